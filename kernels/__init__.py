@@ -1,0 +1,35 @@
+"""The acceptance rules, each a Triton kernel beside its vectorised torch twin.
+
+Imported as ``specedu.kernels``. Every public function takes the layout and obeys the rule that its
+docstring states; ``backend=None`` runs Triton on CUDA tensors and the twin elsewhere,
+``backend="triton"`` on CPU tensors runs Triton's interpreter.
+"""
+
+if __name__ == "kernels":
+    # Python was started beside this folder and somebody asked for the package "kernels", which is
+    # Hugging Face's and which transformers imports. Hand over that package, or say what to import.
+    import sys
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+    from pathlib import Path
+
+    _here = Path(__file__).resolve().parent.parent
+    _spec = PathFinder.find_spec(
+        "kernels", [entry for entry in sys.path if Path(entry or ".").resolve() != _here]
+    )
+    if _spec is None or _spec.loader is None:
+        raise ImportError(
+            "no package 'kernels' is installed; the acceptance rules in this folder are imported "
+            "as 'specedu.kernels'",
+            name="kernels",
+        )
+    _installed = module_from_spec(_spec)
+    sys.modules["kernels"] = _installed
+    _spec.loader.exec_module(_installed)
+else:
+    from .chain import verify_chain
+    from .coins import Purpose, exponential, uniform
+    from .contract import Verified
+    from .greedy import verify_greedy
+
+    __all__ = ["Purpose", "Verified", "exponential", "uniform", "verify_chain", "verify_greedy"]

@@ -1,0 +1,139 @@
+"""Checks of a rule's arguments: each refusal names the argument, the row, the value and the range.
+
+Shapes, dtypes, devices and strides are always checked. Values are checked on CPU tensors by
+default; on a GPU only when asked, because reading them makes the host wait for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .contract import PROBABILITY_DTYPES
+
+
+def checks_values(check: bool | None, device: torch.device) -> bool:
+    """Return whether values are checked: as asked, else on CPU only.
+
+    Example:
+        >>> checks_values(None, torch.device("cpu")), checks_values(False, torch.device("cpu"))
+        (True, False)
+    """
+    return device.type == "cpu" if check is None else check
+
+
+def expect(
+    name: str,
+    tensor: torch.Tensor,
+    dtypes: torch.dtype | Sequence[torch.dtype],
+    shape: Sequence[int],
+    device: torch.device,
+    shape_words: str,
+) -> None:
+    """Refuse a tensor of another kind, dtype, shape, device, or with gaps along its last axis."""
+    allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{name}: {type(tensor).__name__}, expected a torch.Tensor")
+    if tensor.dtype not in allowed:
+        words = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+        raise ValueError(f"{name}: dtype {tensor.dtype}, expected {words}")
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(
+            f"{name}: shape {tuple(tensor.shape)}, expected {shape_words} = {tuple(shape)}"
+        )
+    if tensor.device != device:
+        raise ValueError(f"{name}: on {tensor.device}, expected {device} like draft_token_ids")
+    if tensor.numel() > 1 and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(
+            f"{name}: stride {tensor.stride(-1)} along the last axis, expected 1; "
+            "rows may lie at any distance, entries of a row may not"
+        )
+
+
+def expect_drafts(
+    draft_token_ids: torch.Tensor, cu_num_draft_tokens: torch.Tensor, max_spec_len: int
+) -> tuple[int, int]:
+    """Check the ragged layout that every rule shares and return (batch, num_draft)."""
+    if isinstance(max_spec_len, bool) or not isinstance(max_spec_len, int) or max_spec_len < 0:
+        raise ValueError(f"max_spec_len: {max_spec_len!r}, expected an int of at least 0")
+    for name, tensor in (
+        ("draft_token_ids", draft_token_ids),
+        ("cu_num_draft_tokens", cu_num_draft_tokens),
+    ):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 1:
+            found = (
+                tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            )
+            raise ValueError(f"{name}: {found}, expected a 1-D torch.Tensor")
+    num_draft, batch = len(draft_token_ids), len(cu_num_draft_tokens)
+    device = draft_token_ids.device
+    expect("draft_token_ids", draft_token_ids, torch.int32, (num_draft,), device, "(num_draft,)")
+    expect("cu_num_draft_tokens", cu_num_draft_tokens, torch.int32, (batch,), device, "(batch,)")
+    return batch, num_draft
+
+
+def expect_probabilities(
+    name: str,
+    probabilities: torch.Tensor,
+    rows: int,
+    row_words: str,
+    vocab: int | None,
+    device: torch.device,
+) -> int:
+    """Check a table of probability rows and return its vocabulary size."""
+    if not isinstance(probabilities, torch.Tensor) or probabilities.dim() != 2:
+        raise ValueError(f"{name}: expected a 2-D torch.Tensor ({row_words}, vocab)")
+    width = probabilities.shape[1] if vocab is None else vocab
+    if width < 1:
+        raise ValueError(f"{name}: vocabulary of {width} ids, expected at least 1")
+    expect(name, probabilities, PROBABILITY_DTYPES, (rows, width), device, f"({row_words}, vocab)")
+    return width
+
+
+def refuse(name: str, tensor: torch.Tensor, wrong: torch.Tensor, legal: str) -> None:
+    """Raise for the first entry of ``tensor`` that is marked in ``wrong``; both are 1-D.
+
+    Raises:
+        ValueError: at least one entry is marked.
+    """
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0, 0])
+        raise ValueError(f"{name}[{row}]: {tensor[row].item()}, expected {legal}")
+
+
+def check_draft_values(
+    draft_token_ids: torch.Tensor,
+    cu_num_draft_tokens: torch.Tensor,
+    max_spec_len: int,
+    vocab: int | None,
+) -> None:
+    """Refuse draft ids outside the vocabulary and a prefix sum that is none."""
+    ids, cu = draft_token_ids, cu_num_draft_tokens
+    if vocab is None:
+        refuse("draft_token_ids", ids, ids < -1, "-1 (nothing to accept) or an id")
+    else:
+        refuse("draft_token_ids", ids, (ids < -1) | (ids >= vocab), f"an id in [-1, {vocab})")
+    counts = torch.diff(cu, prepend=cu.new_zeros(1))
+    refuse("cu_num_draft_tokens", cu, counts < 0, "a prefix sum that never decreases, from 0")
+    refuse(
+        "cu_num_draft_tokens",
+        cu,
+        counts > max_spec_len,
+        f"at most max_spec_len = {max_spec_len} drafts more than the entry before",
+    )
+    if len(cu):
+        ends_elsewhere = torch.zeros_like(cu, dtype=torch.bool)
+        ends_elsewhere[-1] = cu[-1] != len(ids)
+        refuse(
+            "cu_num_draft_tokens", cu, ends_elsewhere, f"the sum to end at num_draft = {len(ids)}"
+        )
+    elif len(ids):
+        raise ValueError(
+            f"cu_num_draft_tokens: no request, expected one that owns {len(ids)} drafts"
+        )
+
+
+def check_coins(name: str, coins: torch.Tensor) -> None:
+    """Refuse coins outside [0, 1); a NaN is outside."""
+    refuse(name, coins, ~((coins >= 0) & (coins < 1)), "a coin in [0, 1)")

@@ -1,0 +1,207 @@
+"""One id from one row, for every rule: by inverse CDF, or the argmax.
+
+A row's mass is ``max(0, p - q)`` after a refusal, with the subtraction in float32 and sums in
+float64; NaN and negative entries of p and q count as 0. The drawn id is the smallest t with
+``cum(t) > w·Z``; an id without mass is never drawn, and a row without any yields id 0.
+
+Both versions sum in two levels: the tile whose running sum passes ``w·Z`` holds the id.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .backend import jit, tl
+
+# --- the twin -------------------------------------------------------------------------------------
+
+BLOCK = 512  # ids summed before the blocks are: one block's float64 entries fit in the L1 cache
+
+
+def mass(entries: torch.Tensor) -> torch.Tensor:
+    """Widen to float64; NaN and negative entries become 0."""
+    return entries.double().nan_to_num_(0.0).clamp_min_(0.0)
+
+
+def argmax_ids(target_probs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return the lowest id of the largest entry of each row; id 0 where none is positive."""
+    ids = [target_probs[row].nan_to_num(0.0).clamp_min_(0.0).argmax() for row in rows.tolist()]
+    return torch.stack(ids) if ids else rows
+
+
+def draw_ids(
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    rows: torch.Tensor,
+    q_rows: torch.Tensor,
+    excluded: torch.Tensor,
+    coins: torch.Tensor,
+) -> torch.Tensor:
+    """Draw one id a request: the smallest t with ``cum(t) > w·Z``.
+
+    ``q_rows`` names the q row that is subtracted (-1: none), ``excluded`` an id that is masked out
+    (-1: none). Two levels: the blocks' sums pick a block, the block's running sum picks the id. If
+    rounding leaves no id, the last one with positive mass is taken.
+    """
+    vocab = target_probs.shape[1]
+    sums = _block_sums(target_probs, draft_probs, rows, q_rows, excluded)
+    running = sums.cumsum(1)
+    total = running[:, -1]
+    goal = coins * total
+    over = running > goal[:, None]
+    block = torch.where(over.any(1), _first(over), _last(sums > 0))
+
+    width = min(BLOCK, vocab)
+    ids = block[:, None] * BLOCK + torch.arange(width, device=rows.device)
+    weights = _weights(target_probs, draft_probs, rows, q_rows, excluded, ids)
+    before = torch.nn.functional.pad(running, (1, 0)).gather(1, block[:, None])
+    hit = (before + weights.cumsum(1) > goal[:, None]) & (weights > 0)
+    final = block * BLOCK + torch.where(hit.any(1), _first(hit), _last(weights > 0))
+
+    fall_back = (total == 0) & ((q_rows >= 0) | (excluded >= 0))
+    if bool(fall_back.any()):
+        none = torch.full_like(rows[fall_back], -1)
+        final[fall_back] = draw_ids(
+            target_probs, None, rows[fall_back], none, none, coins[fall_back]
+        )
+    return final
+
+
+def _weights(
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    rows: torch.Tensor,
+    q_rows: torch.Tensor,
+    excluded: torch.Tensor,
+    ids: torch.Tensor,
+) -> torch.Tensor:
+    """Return the mass that is drawn from, float64, at ``ids`` ``[len(rows), width]``."""
+    vocab = target_probs.shape[1]
+    column = ids.clamp(max=vocab - 1)
+    weights = target_probs[rows[:, None], column].float().nan_to_num_(0.0)
+    if draft_probs is not None and len(draft_probs):
+        q = draft_probs[q_rows.clamp(min=0)[:, None], column].float().nan_to_num_(0.0).clamp_min_(0)
+        weights -= q.where(q_rows[:, None] >= 0, 0.0)
+    masked = (ids >= vocab) | (ids == excluded[:, None])
+    return weights.clamp_min_(0.0).masked_fill_(masked, 0.0).double()
+
+
+def _block_sums(
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    rows: torch.Tensor,
+    q_rows: torch.Tensor,
+    excluded: torch.Tensor,
+) -> torch.Tensor:
+    """Return the mass of every block of ``BLOCK`` ids, float64 ``[len(rows), blocks]``.
+
+    A vocabulary of more than one block is summed row by row over views: gathering the rows first
+    would copy half a megabyte a request, and copying is most of the cost.
+    """
+    vocab = target_probs.shape[1]
+    if vocab <= BLOCK:
+        ids = torch.arange(vocab, device=rows.device).expand(len(rows), vocab)
+        weights = _weights(target_probs, draft_probs, rows, q_rows, excluded, ids)
+        return weights.sum(1, keepdim=True)
+
+    blocks = -(-vocab // BLOCK)
+    sums = torch.empty(len(rows), blocks, dtype=torch.float64, device=rows.device)
+    narrow = torch.empty(vocab, dtype=torch.float32, device=rows.device)
+    wide = torch.zeros(blocks, BLOCK, dtype=torch.float64, device=rows.device)
+    entries = wide.view(-1)[:vocab]
+
+    def add_up(i: int, p: torch.Tensor, q: torch.Tensor | None, masked: int) -> None:
+        if q is None:
+            torch.clamp_min(p.float(), 0.0, out=narrow)
+        else:
+            torch.clamp_min(q.float(), 0.0, out=narrow)
+            torch.sub(p.float(), narrow, out=narrow).clamp_min_(0.0)
+        entries.copy_(narrow)
+        if 0 <= masked < vocab:
+            entries[masked] = 0.0
+        torch.sum(wide, 1, out=sums[i])
+
+    requests = list(zip(rows.tolist(), q_rows.tolist(), excluded.tolist(), strict=True))
+    for i, (row, q_row, masked) in enumerate(requests):
+        add_up(i, target_probs[row], None if q_row < 0 else draft_probs[q_row], masked)
+    for i in sums.isnan().any(1).nonzero().flatten().tolist():  # a NaN entry: clean the rows first
+        row, q_row, masked = requests[i]
+        q = None if q_row < 0 else draft_probs[q_row].nan_to_num(0.0)
+        add_up(i, target_probs[row].nan_to_num(0.0), q, masked)
+    return sums
+
+
+def _first(flags: torch.Tensor) -> torch.Tensor:
+    """Return the first True of each row, 0 where there is none."""
+    return flags.int().argmax(1)
+
+
+def _last(flags: torch.Tensor) -> torch.Tensor:
+    """Return the last True of each row, 0 where there is none."""
+    return torch.where(flags.any(1), flags.shape[1] - 1 - flags.flip(1).int().argmax(1), 0)
+
+
+# --- the kernel's functions -----------------------------------------------------------------------
+
+
+@jit
+def positive(entries):
+    """Widen to float32; NaN and negative entries become 0."""
+    wide = entries.to(tl.float32)
+    return tl.where(wide > 0.0, wide, 0.0)
+
+
+@jit
+def _weight_tile(p_row, q_row, q_ids, excluded, ids, vocab):
+    """Return the mass that is drawn from, float64, at ``ids``; q is subtracted below ``q_ids``."""
+    p = positive(tl.load(p_row + ids, mask=ids < vocab, other=0.0))
+    q = positive(tl.load(q_row + ids, mask=ids < q_ids, other=0.0))
+    return tl.where(ids == excluded, 0.0, positive(p - q)).to(tl.float64)
+
+
+@jit
+def total_mass(p_row, q_row, q_ids, excluded, vocab, TILE: tl.constexpr):
+    """Return Z, the mass that is drawn from, summed tile by tile in float64."""
+    total = tl.full((), 0.0, tl.float64)
+    for first in range(0, vocab, TILE):
+        ids = first + tl.arange(0, TILE)
+        total += tl.sum(_weight_tile(p_row, q_row, q_ids, excluded, ids, vocab), 0)
+    return total
+
+
+@jit
+def draw_id(p_row, q_row, q_ids, excluded, goal, vocab, TILE: tl.constexpr):
+    """Return the smallest id whose running sum exceeds ``goal``, else the last with any mass."""
+    before = tl.full((), 0.0, tl.float64)
+    after = tl.full((), 0.0, tl.float64)
+    first = 0
+    found = 0
+    chosen = 0
+    while (found == 0) & (first < vocab):
+        ids = first + tl.arange(0, TILE)
+        weights = _weight_tile(p_row, q_row, q_ids, excluded, ids, vocab)
+        before = after
+        after += tl.sum(weights, 0)
+        last = tl.max(tl.where(weights > 0.0, ids, -1), 0)
+        chosen = tl.where(last >= 0, last, chosen)
+        if after > goal:
+            hit = (before + tl.cumsum(weights, 0) > goal) & (weights > 0.0)
+            chosen = tl.minimum(chosen, tl.min(tl.where(hit, ids, vocab), 0))
+            found = 1
+        first += TILE
+    return chosen
+
+
+@jit
+def argmax_id(p_row, vocab, TILE: tl.constexpr):
+    """Return the lowest id of the largest entry; id 0 where none is positive."""
+    best = tl.full((), 0.0, tl.float32)
+    best_id = 0
+    for first in range(0, vocab, TILE):
+        ids = first + tl.arange(0, TILE)
+        p = positive(tl.load(p_row + ids, mask=ids < vocab, other=0.0))
+        highest = tl.max(p, 0)
+        if highest > best:
+            best = highest
+            best_id = tl.min(tl.where(p == highest, ids, vocab), 0)
+    return best_id

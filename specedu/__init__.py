@@ -1,0 +1,6 @@
+"""specedu: speculative decoding as a book, and the engine that the book runs on."""
+
+from . import kernels  # first: it sets TRITON_INTERPRET before anything else imports triton
+
+__all__ = ["kernels"]
+__version__ = "0.1.0"

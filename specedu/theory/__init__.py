@@ -1,0 +1,1 @@
+"""The book's mathematics, importable: the reference, the exact law, rates, cost and hardware."""
