@@ -1,0 +1,249 @@
+"""The command line: ``specedu law MODULE:FUNCTION`` and, as the engine grows, the rest."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from specedu.theory.cells import Path, Rule
+from specedu.theory.exact import JointLaw, joint_laws
+from specedu.theory.reference import Law
+from specedu.theory.settings import PAIRS, Setting, fixed, grid, law_of, show, turning
+from specedu.theory.verdict import CounterExample, counter_example, endpoints, is_wrong, size
+
+RIGHT, WRONG, USAGE = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status: 0 right, 1 wrong, 2 for a mistake in the call."""
+    parser = argparse.ArgumentParser(prog="specedu", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    law = commands.add_parser(
+        "law",
+        help="compute the exact law of an acceptance rule",
+        description="Compute, as fractions, the law of what an acceptance rule emits, and compare "
+        "it with the target's. FUNCTION takes (target_probs, draft_probs, draft_token_ids, "
+        "cu_num_draft_tokens, accept_coins, final_coins, *, max_spec_len) in the layout of "
+        "specedu.kernels.verify_chain and returns (token_ids, num_accepted).",
+    )
+    law.add_argument(
+        "rule", metavar="MODULE:FUNCTION", help="looked up from the current folder too"
+    )
+    law.add_argument("--p", type=law_argument, help="the target's law, like '1/4 3/4' (with --q)")
+    law.add_argument("--q", type=law_argument, help="the draft's law")
+    law.add_argument("--vocab", type=int, nargs="+", default=[2, 3], choices=sorted(PAIRS),
+                     help="vocabulary sizes of the built-in pairs (default: 2 3)")  # fmt: skip
+    law.add_argument("--kappa", type=int, nargs="+", default=[1, 2], choices=range(5),
+                     help="drafted tokens a step (default: 1 2)")  # fmt: skip
+    law.add_argument("--all", action="store_true", help="print every setting, not the wrong ones")
+    law.add_argument("--backend", help="passed on to FUNCTION as backend=")
+    law.add_argument("--device", default="cpu", help="where the tensors lie (default: cpu)")
+    law.add_argument("--seed", type=int, default=0, help="of the random points (default: 0)")
+    law.set_defaults(run=run_law)
+    arguments = parser.parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except UsageError as error:
+        print(f"specedu {arguments.command}: {error}", file=sys.stderr)
+        return USAGE
+
+
+def law_argument(words: str) -> Law:
+    """Read a law from the command line; argparse shows the message of this error alone."""
+    try:
+        return law_of(words)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class UsageError(Exception):
+    """A mistake in the call, told in one line."""
+
+
+# --- specedu law ----------------------------------------------------------------------------------
+
+
+def run_law(arguments: argparse.Namespace) -> int:
+    """Print what the exact law says of a rule."""
+    rule = find_rule(arguments.rule)
+    if arguments.backend:
+        rule = functools.partial(rule, backend=arguments.backend)
+    console = Console(highlight=False, soft_wrap=True)
+    console.size = console.size.__class__(max(console.width, 120), console.height)
+    try:
+        laws, left_out = compute_laws(rule, arguments)
+        ends = endpoints(rule, arguments.device)
+        example = counter_example(rule, laws)
+    except Exception as error:
+        raise UsageError(f"{arguments.rule} raised {type(error).__name__}: {error}") from error
+
+    wrong = sorted(filter(is_wrong, laws), key=size)
+    asked = sum(law.asked for law in laws)
+    console.print(f"{arguments.rule}: {len(laws)} settings, {asked:,} requests asked{left_out}\n")
+    if arguments.all:
+        console.print(laws_table(laws, "Every setting"))
+    elif wrong:
+        shown = f"{len(wrong)} settings are wrong" + f", {SHOWN} shown" * (len(wrong) > SHOWN)
+        console.print(laws_table(wrong[:SHOWN], shown))
+    if wrong:
+        console.print(texts_table(wrong[0]))
+    if example:
+        print_example(console, example)
+    console.print("Coin endpoints")
+    for end in ends:
+        console.print(f"  {end.question:<42} {end.verdict}", markup=False)
+    return print_verdict(console, laws, sum(not end.right for end in ends))
+
+
+def find_rule(words: str) -> Rule:
+    """Import FUNCTION from MODULE; the current folder is searched first, as ``python -m`` does.
+
+    Raises:
+        UsageError: the words have another form, or nothing callable is found.
+    """
+    module, colon, name = words.partition(":")
+    if not (module and colon and name):
+        raise UsageError(f"rule: {words!r}, expected MODULE:FUNCTION")
+    sys.path.insert(0, os.getcwd())
+    try:
+        rule = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"rule: {words!r}, {error}") from error
+    if not callable(rule):
+        raise UsageError(f"rule: {words!r} is a {type(rule).__name__}, expected a function")
+    return rule
+
+
+def compute_laws(rule: Rule, arguments: argparse.Namespace) -> tuple[list[JointLaw], str]:
+    """Return the laws, and words on what was left out (empty: nothing)."""
+    if bool(arguments.p) != bool(arguments.q):
+        raise UsageError("--p and --q go together")
+    left_out = ""
+    groups: list[list[Setting]] = []
+    for onehot in (False, True):
+        if arguments.p:
+            if len(arguments.p) != len(arguments.q):
+                raise UsageError(f"--p has {len(arguments.p)} ids and --q {len(arguments.q)}")
+            pair = arguments.p, arguments.q
+            groups.append([make(*pair, kappa, onehot=onehot)
+                           for kappa in arguments.kappa for make in (fixed, turning)])  # fmt: skip
+        else:
+            groups += [list(grid([v], arguments.kappa, [onehot])) for v in arguments.vocab]
+    if not takes_onehot(rule, arguments.device):
+        groups = [group for group in groups if not group[0].onehot]
+        left_out = "; one-hot drafts left out, since it does not take draft_probs=None"
+    laws = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for i, group in enumerate(groups):
+            task = progress.add_task(f"vocabulary of {group[0].vocab}, part {i + 1}/{len(groups)}")
+
+            def advance(done: int, total: int, task: int = task) -> None:
+                progress.update(task, completed=done, total=total)
+
+            laws += joint_laws(
+                rule, group, device=arguments.device, seed=arguments.seed, on_progress=advance
+            )
+    return laws, left_out
+
+
+def takes_onehot(rule: Rule, device: str) -> bool:
+    """Return whether the rule takes ``draft_probs=None``: it is tried on one request."""
+    try:
+        joint_laws(rule, [fixed(law_of("1/2 1/2"), law_of("1 0"), 1, onehot=True)], device=device)
+    except Exception:
+        return False
+    return True
+
+
+SHOWN = 8  # wrong settings in the table; --all shows every setting
+
+
+def laws_table(laws: Sequence[JointLaw], title: str) -> Table:
+    """Return one row a setting: how far its law is from the target's."""
+    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+    table.add_column("setting", no_wrap=True)
+    for heading in ("kappa", "q given", "E", "largest deviation", "may be off by"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for law in laws:
+        setting = law.setting
+        table.add_row(
+            setting.name,
+            str(setting.kappa),
+            "one-hot" if setting.onehot else "in full",
+            fraction(law.emitted),
+            fraction(law.deviation),
+            "0" if law.bound == 0 else f"{float(law.bound):.0e}",
+            style="red" if is_wrong(law) else "",
+        )
+    return table
+
+
+def texts_table(law: JointLaw) -> Table:
+    """Return the law of one setting beside the target's, text by text."""
+    title = f"The smallest of them, {law.setting.name}, kappa = {law.setting.kappa}: its joint law"
+    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+    for heading in ("text", "emitted", "target", "difference"):
+        table.add_column(heading, justify="right")
+    for text in sorted(law.law.keys() | law.target.keys()):
+        ours, target = law.law.get(text, Fraction(0)), law.target.get(text, Fraction(0))
+        table.add_row(
+            " ".join(map(str, text)), fraction(ours), fraction(target), fraction(ours - target)
+        )
+    return table
+
+
+def fraction(value: Fraction) -> str:
+    """Return a fraction as it is, or as a decimal where it is longer than a line can hold.
+
+    Example:
+        >>> fraction(Fraction(1, 8)), fraction(Fraction(1, 3) + Fraction(1, 2**40))
+        ('1/8', '0.333333')
+    """
+    exact = str(value)
+    return exact if len(exact) <= 16 else f"{float(value):.6g}"
+
+
+def print_example(console: Console, example: CounterExample) -> None:
+    """Print one request at which the rule and the contract part."""
+    path: Path = example.path
+    console.print("Smallest counter-example")
+    for i, p in enumerate(path.ps):
+        q = show(path.qs[i]) if i < len(path.qs) and not path.setting.onehot else "one-hot"
+        of = (
+            f"q = {q}   draft {path.ids[i]}   u = {example.coins[i]}"
+            if i < len(path.ids)
+            else "bonus"
+        )
+        console.print(f"  row {i}   p = {show(p)}   {of}", markup=False)
+    console.print(f"  w = {example.coins[-1]}", markup=False)
+    console.print(f"  emitted {list(example.emitted)}, and the contract's rule emits "
+                  f"{list(example.contract)}\n", markup=False)  # fmt: skip
+
+
+def print_verdict(console: Console, laws: Sequence[JointLaw], wrong_ends: int) -> int:
+    """Print the last line and return the exit status that goes with it."""
+    wrong = sum(map(is_wrong, laws))
+    unsure = sum(law.bound > 0 for law in laws) - wrong
+    ends = f"{wrong_ends} coin endpoints wrong" if wrong_ends else "every coin endpoint right"
+    if wrong:
+        console.print(f"\nNOT the target's law in {wrong} of {len(laws)} settings; {ends}")
+    elif unsure > 0:
+        worst = max(float(law.bound) for law in laws)
+        console.print(f"\nthe target's law to within {worst:.0e} in every setting; {ends}")
+    else:
+        console.print(f"\nthe target's law, deviation 0, in all {len(laws)} settings; {ends}")
+    return WRONG if wrong or wrong_ends else RIGHT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

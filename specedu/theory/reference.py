@@ -1,0 +1,102 @@
+"""Speculative decoding as the book shows it: plain Python over fractions, slow and obviously right.
+
+Every faster version in the project must emit what these few lines emit. A law is a tuple of
+non-negative numbers, one an id, that sum to one; ``p`` is the target's, ``q`` the draft's. Coins
+lie in [0, 1).
+
+Source: Leviathan, Kalman and Matias (arXiv:2211.17192), algorithm 1; Chen
+et al. (arXiv:2302.01318).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+Law = tuple[Fraction, ...]
+Text = tuple[int, ...]
+Conditional = Callable[[Text], Law]  # the law of the next token, given the text before it
+
+
+def spec_step(
+    text: Text,
+    target: Conditional,
+    draft: Conditional,
+    kappa: int,
+    coin: Callable[[], Fraction],
+) -> list[int]:
+    """Return the tokens that one step emits behind ``text``: 1 to ``kappa + 1`` of them.
+
+    Example:
+        >>> half, certain = (Fraction(1, 2), Fraction(1, 2)), (Fraction(0), Fraction(1))
+        >>> coins = iter([Fraction(0), Fraction(9, 10), Fraction(0)])  # draft, accept, final
+        >>> spec_step((), lambda text: certain, lambda text: half, 1, lambda: next(coins))
+        [1]
+
+    Book: eq-spec-step.
+    """
+    drafts: list[int] = []
+    qs: list[Law] = []
+    for _ in range(kappa):  # kappa cheap passes, one after another
+        qs.append(draft((*text, *drafts)))
+        drafts.append(sample(qs[-1], coin()))
+    # One target pass over kappa + 1 positions: causal attention gives a law at every one.
+    ps = [target((*text, *drafts[:i])) for i in range(kappa + 1)]
+    return verify(ps, qs, drafts, [coin() for _ in drafts], coin())
+
+
+def verify(
+    ps: Sequence[Law],
+    qs: Sequence[Law],
+    drafts: Sequence[int],
+    accept_coins: Sequence[Fraction],
+    final_coin: Fraction,
+) -> list[int]:
+    """Return the accepted drafts and the final token; a draft of -1 is never accepted.
+
+    ``ps`` has one row more than there are drafts: the last is the bonus row.
+
+    Example:
+        >>> p, q = (Fraction(1, 5), Fraction(1, 2), Fraction(3, 10)), (Fraction(1), 0, 0)
+        >>> verify([p, p], [q], [0], [Fraction(1, 10)], Fraction(1, 2))
+        [0, 1]
+        >>> verify([p, p], [q], [0], [Fraction(1, 2)], Fraction(1, 2))
+        [1]
+
+    Book: eq-accept, eq-residual.
+    """
+    for i, (x, u) in enumerate(zip(drafts, accept_coins, strict=True)):
+        if x == -1 or not u * qs[i][x] < ps[i][x]:
+            # Row i is the last one that was conditioned on a text that happened.
+            return [*drafts[:i], sample(residual(ps[i], qs[i]), final_coin)]
+    return [*drafts, sample(ps[len(drafts)], final_coin)]
+
+
+def residual(p: Law, q: Law) -> Law:
+    """Return ``max(0, p - q)`` unnormalised, or p where that has no mass.
+
+    Example:
+        >>> residual((Fraction(1, 4), Fraction(3, 4)), (Fraction(3, 4), Fraction(1, 4)))
+        (Fraction(0, 1), Fraction(1, 2))
+    """
+    positive = tuple(max(Fraction(0), a - b) for a, b in zip(p, q, strict=True))
+    return positive if any(positive) else p
+
+
+def sample(weights: Law, coin: Fraction) -> int:
+    """Return the smallest id t with ``cum(t) > coin·Z``; Z is the sum of ``weights``.
+
+    Raises:
+        ValueError: no weight is positive.
+
+    Example:
+        >>> sample((Fraction(0), Fraction(1, 4), Fraction(3, 4)), Fraction(1, 4))
+        2
+    """
+    goal = coin * sum(weights)
+    running = Fraction(0)
+    for token, weight in enumerate(weights):
+        running += weight
+        if running > goal:
+            return token
+    raise ValueError(f"weights: {weights}, expected at least one above 0")
