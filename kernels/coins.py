@@ -63,7 +63,7 @@ def uniform(
     Example:
         >>> int32 = lambda i: torch.tensor([i], dtype=torch.int32)
         >>> uniform(torch.tensor([7]), int32(0), int32(12), Purpose.ACCEPT).item()
-        0.0
+        0.635929672268364
 
     Book: eq-coin.
     """

@@ -286,7 +286,8 @@ def read_runs(result: object, counts: Sequence[int]) -> list[Text]:
     runs = []
     for row, n, count in zip(rows, accepted, counts, strict=True):
         run = tuple(row[: n + 1])
-        if not 0 <= n <= count or len(run) != n + 1 or any(t != -1 for t in row[n + 1 :]):
+        tail = row[n + 1 :]
+        if not 0 <= n <= count or len(run) != n + 1 or -1 in run or set(tail) - {-1}:
             raise MalformedRun(
                 f"the rule returned {row} with num_accepted = {n} for {count} drafts, expected "
                 "num_accepted + 1 ids and then -1"
@@ -323,7 +324,7 @@ class Box:
             for low, high in zip(edges, edges[1:], strict=False):
                 quarter = (high - low) / 4
                 below, above = (
-                    min(quarter, 2 * self.found[coin, e] if (coin, e) in self.found else MARGIN)
+                    min(quarter, 2 * self.found[coin, e] if self.found.get((coin, e)) else MARGIN)
                     for e in (low, high)
                 )
                 row.append([float(low + below), float((low + high) / 2), float(high - above)])
@@ -353,21 +354,35 @@ class Box:
             self.runs = defaultdict(list)
             for owner, point, run in zip(self.owners, self.points, runs, strict=True):
                 self.runs[owner].append((point, run))
-            torn = [seen for seen in self.runs.values() if len({run for _, run in seen}) > 1]
+            torn = [owner for owner, seen in self.runs.items() if len({run for _, run in seen}) > 1]
             if not torn or len(self.found) >= MAX_FOUND_CUTS:
                 return
-            (a, run_a), *others = torn[0]
+            largest = max(torn, key=self._volume)
+            (a, run_a), *others = self.runs[largest]
             b = next(point for point, run in others if run != run_a)
-            self._cut_between(a, b, asker)
+            coin, cut, width = self._search(a, b, asker)
+            low, high = self._sides(largest)[coin]
+            if min(cut - low, high - cut) < (high - low) / 32:
+                # A curved border leaves a cell near a corner: halving gets on, following does not.
+                sides = [high - low for low, high in self._sides(largest)]
+                coin = sides.index(max(sides))
+                cut, width = sum(self._sides(largest)[coin]) / 2, Fraction(0)
+            self.found[coin, cut] = width
+            self.edges[coin] = sorted({*self.edges[coin], cut})
             self._lay_points()
             runs = asker.ask([(self.path, point) for point in self.points])
 
-    def _cut_between(self, a: Point, b: Point, asker: Asker) -> None:
-        """Find where the rule changes on the way from a to b, one coin after another, and cut."""
+    def _search(self, a: Point, b: Point, asker: Asker) -> tuple[int, Fraction, Fraction]:
+        """Return where the rule changes on the way from a to b: the coin, the cut, its bracket."""
         way = [b[:i] + a[i:] for i in range(len(a) + 1)]
         runs = asker.ask([(self.path, point) for point in way])
         self.asked += len(way)
-        coin = next(i for i in range(len(a)) if runs[i] != runs[i + 1])
+        coin = next((i for i in range(len(a)) if runs[i] != runs[i + 1]), None)
+        if coin is None:
+            raise MalformedRun(
+                f"the rule answers drafts {list(self.path.ids)} with coins {list(a)} differently "
+                "when it is asked again: it is no function of drafts and coins"
+            )
         point, left = way[coin], runs[coin]
         low, high = Fraction(a[coin]), Fraction(b[coin])
         while abs(high - low) > RESOLUTION:
@@ -381,19 +396,20 @@ class Box:
             bracket = [low, *steps, high]
             low, high = bracket[first], bracket[first + 1]
         low, high = min(low, high), max(low, high)
-        cut = simplest_between(low, high)
-        self.found[coin, cut] = high - low
-        self.edges[coin] = sorted({*self.edges[coin], cut})
+        return coin, simplest_between(low, high), high - low
+
+    def _sides(self, owner: tuple[int, ...]) -> tuple[Interval, ...]:
+        return tuple((edges[i], edges[i + 1]) for edges, i in zip(self.edges, owner, strict=True))
+
+    def _volume(self, owner: tuple[int, ...]) -> Fraction:
+        return prod(high - low for low, high in self._sides(owner))
 
     def cells(self) -> list[Cell]:
         """Return the cells; the run of a cell is what its middle emits."""
-        cells = []
-        for owner, seen in self.runs.items():
-            sides = tuple(
-                (edges[i], edges[i + 1]) for edges, i in zip(self.edges, owner, strict=True)
-            )
-            cells.append(Cell(self.path, sides, seen[1][1], len({run for _, run in seen}) == 1))
-        return cells
+        return [
+            Cell(self.path, self._sides(owner), seen[1][1], len({run for _, run in seen}) == 1)
+            for owner, seen in self.runs.items()
+        ]
 
     def bound(self) -> Fraction:
         """Return how much of the box may stand at the wrong run."""

@@ -1,0 +1,29 @@
+"""What every test may ask for: a backend, and how much the interpreter is asked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+# Triton's interpreter takes milliseconds a request: no example is slow because something is wrong.
+settings.register_profile("specedu", deadline=None, derandomize=True)
+settings.load_profile("specedu")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--interpreter-share",
+        type=float,
+        default=1.0,
+        help="share of the random cells that Triton's interpreter is asked (default: 1.0)",
+    )
+
+
+@pytest.fixture
+def interpreter_share(request: pytest.FixtureRequest) -> float:
+    return request.config.getoption("--interpreter-share")
+
+
+@pytest.fixture(params=["torch", "triton"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
