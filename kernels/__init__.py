@@ -18,14 +18,25 @@ if __name__ == "kernels":
         "kernels", [entry for entry in sys.path if Path(entry or ".").resolve() != _here]
     )
     if _spec is None or _spec.loader is None:
-        raise ImportError(
+        _message = (
             "no package 'kernels' is installed; the acceptance rules in this folder are imported "
-            "as 'specedu.kernels'",
-            name="kernels",
+            "as 'specedu.kernels'"
         )
-    _installed = module_from_spec(_spec)
-    sys.modules["kernels"] = _installed
-    _spec.loader.exec_module(_installed)
+        if "transformers" not in sys.modules:
+            raise ImportError(_message, name="kernels")
+        # transformers looks for the package, finds this folder, and imports it unguarded to read a
+        # version; raising here would take its Llama down. A module without version and file tells
+        # it that nothing is installed. Whoever asks this module for more is told what to import.
+        del __file__, __path__
+
+        def __getattr__(name: str) -> object:
+            if name.startswith("__") and name != "__path__":
+                raise AttributeError(name)
+            raise ImportError(_message, name="kernels")
+    else:
+        _installed = module_from_spec(_spec)
+        sys.modules["kernels"] = _installed
+        _spec.loader.exec_module(_installed)
 else:
     from .chain import verify_chain
     from .coins import Purpose, exponential, uniform

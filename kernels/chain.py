@@ -134,9 +134,10 @@ def _check_mass(
     empty = ~(mass > 0)
     if bool(empty.any()):
         row = int(rows[empty][0])
+        largest = target_probs[row].max().item()
         raise ValueError(
-            f"target_probs[{row}]: largest entry {target_probs[row].max().item()}, expected an entry "
-            "above 0 in a row that a token is drawn from"
+            f"target_probs[{row}]: largest entry {largest}, expected an entry above 0 in a row that "
+            "a token is drawn from"
         )
 
 
@@ -155,51 +156,66 @@ def _verify_torch(
     onehot: torch.Tensor | None,
 ) -> Verified:
     num_draft, batch = len(draft_token_ids), len(cu_num_draft_tokens)
-    vocab, device = target_probs.shape[1], target_probs.device
-    result = contract.blank(batch, max_spec_len, device)
+    result = contract.blank(batch, max_spec_len, target_probs.device)
     if batch == 0:
         return result
+    nobody = torch.zeros(batch, dtype=torch.bool, device=target_probs.device)
+    greedy = nobody if greedy is None else greedy
+    onehot = ~nobody if draft_probs is None else nobody if onehot is None else onehot
+
     starts, counts = contract.spans(cu_num_draft_tokens, num_draft, max_spec_len)
     request, place = contract.draft_places(starts, counts)
     index = starts[request] + place
-    no_request = torch.zeros(batch, dtype=torch.bool, device=device)
-    greedy = no_request if greedy is None else greedy
-    onehot = ~no_request if draft_probs is None else no_request if onehot is None else onehot
-
-    # Accept: read p(x) and q(x) at the drafted ids, nothing else of any row.
-    drafts = draft_token_ids[index].long()
-    legal = (drafts >= 0) & (drafts < vocab)
-    column = drafts.where(legal, 0)
-    p = mass(target_probs[index + request, column])
-    q = torch.ones_like(p)
-    if draft_probs is not None:
-        q = torch.where(onehot[request], q, mass(draft_probs[index, column]))
-    accepted = legal & (accept_coins[index] * q < p)
-    greedy_rows = (index + request)[greedy[request]]
-    if len(greedy_rows):
-        accepted[greedy[request]] = drafts[greedy[request]] == argmax_ids(target_probs, greedy_rows)
+    accepted = _accepts(
+        target_probs,
+        draft_probs,
+        index + request,
+        index,
+        draft_token_ids[index].long(),
+        accept_coins[index],
+        greedy[request],
+        onehot[request],
+    )
     num_accepted = contract.leading_run(accepted, request, place, counts)
 
-    # Final draw: one row a request.
+    # The row of the first refusal, or the bonus row; no row behind it is read.
+    rows = starts + torch.arange(batch, device=starts.device) + num_accepted
     refused = num_accepted < counts
-    final_index = (starts + num_accepted).clamp(max=max(num_draft - 1, 0))
-    subtract_q = refused & ~onehot
-    refused_draft = draft_token_ids[final_index].long() if num_draft else starts
+    refused_index = torch.where(refused, starts + num_accepted, 0)
+    refused_draft = draft_token_ids[refused_index].long() if num_draft else starts
+    q_rows = torch.where(refused & ~onehot, refused_index, -1)
     excluded = torch.where(refused & onehot, refused_draft, -1)
-    rows = starts + torch.arange(batch, device=device) + num_accepted
-    final = torch.empty(batch, dtype=torch.int64, device=device)
+    final = torch.empty_like(rows)
     final[greedy] = argmax_ids(target_probs, rows[greedy])
     drawn = ~greedy
     final[drawn] = draw_ids(
-        target_probs,
-        draft_probs,
-        rows[drawn],
-        torch.where(subtract_q, final_index, -1)[drawn],
-        excluded[drawn],
-        final_coins[drawn],
+        target_probs, draft_probs, rows[drawn], q_rows[drawn], excluded[drawn], final_coins[drawn]
     )
     contract.write_run(result, draft_token_ids, starts, num_accepted, final)
     return result
+
+
+def _accepts(
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    rows: torch.Tensor,
+    q_rows: torch.Tensor,
+    drafts: torch.Tensor,
+    coins: torch.Tensor,
+    greedy: torch.Tensor,
+    onehot: torch.Tensor,
+) -> torch.Tensor:
+    """Return which drafts pass their test, whatever happened before them; one entry a draft."""
+    legal = (drafts >= 0) & (drafts < target_probs.shape[1])
+    column = drafts.where(legal, 0)
+    p = mass(target_probs[rows, column])
+    q = torch.ones_like(p)
+    if draft_probs is not None:
+        q = torch.where(onehot, q, mass(draft_probs[q_rows, column]))
+    accepted = legal & (coins * q < p)
+    if bool(greedy.any()):
+        accepted[greedy] = drafts[greedy] == argmax_ids(target_probs, rows[greedy])
+    return accepted
 
 
 # --- the kernel -----------------------------------------------------------------------------------
@@ -306,11 +322,10 @@ def _verify_chain_kernel(
             p = positive(tl.load(p_rows + row * p_stride + draft, mask=legal, other=0.0))
             q = tl.full((), 1.0, tl.float64)
             if is_onehot == 0:
-                q = positive(tl.load(q_rows + row * q_stride + draft, mask=legal, other=0.0)).to(
-                    tl.float64
-                )
+                q_entry = tl.load(q_rows + row * q_stride + draft, mask=legal, other=0.0)
+                q = positive(q_entry).to(tl.float64)
             coin = tl.load(accept_coins + start + accepted)
-            if legal & (coin * q < p.to(tl.float64)):
+            if coin * q < p.to(tl.float64):  # an illegal id has p = 0
                 tl.store(out + accepted, draft.to(tl.int64))
                 accepted += 1
             else:

@@ -43,20 +43,15 @@ def draw_ids(
     (-1: none). Two levels: the blocks' sums pick a block, the block's running sum picks the id. If
     rounding leaves no id, the last one with positive mass is taken.
     """
-    vocab = target_probs.shape[1]
     sums = _block_sums(target_probs, draft_probs, rows, q_rows, excluded)
     running = sums.cumsum(1)
     total = running[:, -1]
-    goal = coins * total
-    over = running > goal[:, None]
-    block = torch.where(over.any(1), _first(over), _last(sums > 0))
+    goal = (coins * total)[:, None]
+    block = _pick(running, goal, sums)
 
-    width = min(BLOCK, vocab)
-    ids = block[:, None] * BLOCK + torch.arange(width, device=rows.device)
-    weights = _weights(target_probs, draft_probs, rows, q_rows, excluded, ids)
+    first, weights = _weights(target_probs, draft_probs, rows, q_rows, excluded, block)
     before = torch.nn.functional.pad(running, (1, 0)).gather(1, block[:, None])
-    hit = (before + weights.cumsum(1) > goal[:, None]) & (weights > 0)
-    final = block * BLOCK + torch.where(hit.any(1), _first(hit), _last(weights > 0))
+    final = first + _pick(before + weights.cumsum(1), goal, weights)
 
     fall_back = (total == 0) & ((q_rows >= 0) | (excluded >= 0))
     if bool(fall_back.any()):
@@ -73,17 +68,25 @@ def _weights(
     rows: torch.Tensor,
     q_rows: torch.Tensor,
     excluded: torch.Tensor,
-    ids: torch.Tensor,
-) -> torch.Tensor:
-    """Return the mass that is drawn from, float64, at ``ids`` ``[len(rows), width]``."""
+    block: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (first id, mass of the ids from there on, float64 ``[len(rows), width]``) of a block.
+
+    The last block may be shorter than the others: its window begins early enough to fill the width,
+    and the ids before the block count as 0. So a window is always one run of memory to copy.
+    """
     vocab = target_probs.shape[1]
-    column = ids.clamp(max=vocab - 1)
-    weights = target_probs[rows[:, None], column].float().nan_to_num_(0.0)
+    width = min(BLOCK, vocab)
+    first = (block * BLOCK).clamp(max=vocab - width)
+    weights = target_probs.unfold(1, width, 1)[rows, first].float().nan_to_num_(0.0)
     if draft_probs is not None and len(draft_probs):
-        q = draft_probs[q_rows.clamp(min=0)[:, None], column].float().nan_to_num_(0.0).clamp_min_(0)
+        q = draft_probs.unfold(1, width, 1)[q_rows.clamp(min=0), first]
+        q = q.float().nan_to_num_(0.0).clamp_min_(0.0)
         weights -= q.where(q_rows[:, None] >= 0, 0.0)
-    masked = (ids >= vocab) | (ids == excluded[:, None])
-    return weights.clamp_min_(0.0).masked_fill_(masked, 0.0).double()
+    place = torch.arange(width, device=rows.device)
+    before_block, excluded_place = block * BLOCK - first, excluded - first
+    masked = (place < before_block[:, None]) | (place == excluded_place[:, None])
+    return first, weights.clamp_min_(0.0).masked_fill_(masked, 0.0).double()
 
 
 def _block_sums(
@@ -100,8 +103,9 @@ def _block_sums(
     """
     vocab = target_probs.shape[1]
     if vocab <= BLOCK:
-        ids = torch.arange(vocab, device=rows.device).expand(len(rows), vocab)
-        weights = _weights(target_probs, draft_probs, rows, q_rows, excluded, ids)
+        _, weights = _weights(
+            target_probs, draft_probs, rows, q_rows, excluded, torch.zeros_like(rows)
+        )
         return weights.sum(1, keepdim=True)
 
     blocks = -(-vocab // BLOCK)
@@ -109,13 +113,15 @@ def _block_sums(
     narrow = torch.empty(vocab, dtype=torch.float32, device=rows.device)
     wide = torch.zeros(blocks, BLOCK, dtype=torch.float64, device=rows.device)
     entries = wide.view(-1)[:vocab]
+    zero = torch.zeros((), device=rows.device)
 
     def add_up(i: int, p: torch.Tensor, q: torch.Tensor | None, masked: int) -> None:
         if q is None:
             torch.clamp_min(p.float(), 0.0, out=narrow)
         else:
-            torch.clamp_min(q.float(), 0.0, out=narrow)
-            torch.sub(p.float(), narrow, out=narrow).clamp_min_(0.0)
+            # p - clamp(q, 0, p) is max(0, p - max(0, q)), a pass over the row cheaper.
+            torch.clamp(q.float(), zero, p.float(), out=narrow)
+            torch.sub(p.float(), narrow, out=narrow)
         entries.copy_(narrow)
         if 0 <= masked < vocab:
             entries[masked] = 0.0
@@ -124,21 +130,23 @@ def _block_sums(
     requests = list(zip(rows.tolist(), q_rows.tolist(), excluded.tolist(), strict=True))
     for i, (row, q_row, masked) in enumerate(requests):
         add_up(i, target_probs[row], None if q_row < 0 else draft_probs[q_row], masked)
-    for i in sums.isnan().any(1).nonzero().flatten().tolist():  # a NaN entry: clean the rows first
+    for i in sums.sum(1).isnan().nonzero()[:, 0].tolist():  # a NaN entry: clean the rows first
         row, q_row, masked = requests[i]
         q = None if q_row < 0 else draft_probs[q_row].nan_to_num(0.0)
         add_up(i, target_probs[row].nan_to_num(0.0), q, masked)
     return sums
 
 
-def _first(flags: torch.Tensor) -> torch.Tensor:
-    """Return the first True of each row, 0 where there is none."""
-    return flags.int().argmax(1)
-
-
-def _last(flags: torch.Tensor) -> torch.Tensor:
-    """Return the last True of each row, 0 where there is none."""
-    return torch.where(flags.any(1), flags.shape[1] - 1 - flags.flip(1).int().argmax(1), 0)
+def _pick(running: torch.Tensor, goal: torch.Tensor, masses: torch.Tensor) -> torch.Tensor:
+    """Return each row's first place with mass where ``running > goal``, else its last with mass."""
+    has_mass = masses > 0
+    hit = has_mass & (running > goal)
+    place = hit.int().argmax(1)
+    missed = ~hit.gather(1, place[:, None])[:, 0]
+    if bool(missed.any()):  # rounding left none, or the row has no mass at all
+        last = masses.shape[1] - 1 - has_mass.flip(1).int().argmax(1)
+        place = torch.where(missed, last.where(has_mass.any(1), 0), place)
+    return place
 
 
 # --- the kernel's functions -----------------------------------------------------------------------

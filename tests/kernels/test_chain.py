@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -454,21 +455,23 @@ def test_one_row_may_serve_every_place(backend: str) -> None:
     assert runs(chain(request, backend=backend, place=expand)) == [[1, 1, 1]]
 
 
-def test_row_offsets_beyond_32_bits(backend: str) -> None:
-    # Rows a billion entries apart; only the pages that hold them are ever touched.
-    stride = 2**30 + 64
-    storage = torch.empty(2 * stride + 3, dtype=torch.float16)
-    p = storage.as_strided((3, 3), (stride, 1))
-    p.copy_(torch.tensor([[0.25, 0.5, 0.25], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]]))
-    q_storage = torch.empty(stride + 3, dtype=torch.float16)
-    q = q_storage.as_strided((2, 3), (stride, 1))
-    q.copy_(torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]]))
-    result = verify_chain(
-        p, q, torch.tensor([0, 1], dtype=torch.int32), torch.tensor([2], dtype=torch.int32),
-        torch.tensor([0.25, 0.5], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64),
-        max_spec_len=2, backend=backend,
-    )  # fmt: skip
-    assert runs(result) == [[0, 1, 2]]
+def test_row_offsets_beyond_32_bits(backend: str, tmp_path: Path) -> None:
+    """Rows half a billion entries apart, in a sparse file: only the pages that hold them exist."""
+    stride = 2**29 + 64
+
+    def far_apart(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() != 2:
+            return tensor
+        size = (len(tensor) - 1) * stride + tensor.shape[1]
+        storage = torch.from_file(str(tmp_path / name), shared=True, size=size, dtype=tensor.dtype)
+        return storage.as_strided(tensor.shape, (stride, 1)).copy_(tensor)
+
+    # The first request's last row and all rows of the second lie beyond 2**31 entries.
+    p, q = [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]
+    long = Request([p] * 5 + [[0, 0.25, 0.75]], [1] * 5, [q] * 5, [0.5] * 5, 0.5)
+    short = Request([[0.25, 0.75, 0], p], [0], [[0.5, 0.5, 0]], [0.75], 0.5)
+    result = chain(long, short, backend=backend, dtype=torch.float16, place=far_apart)
+    assert runs(result) == [[1, 1, 1, 1, 1, 2], [1]]
 
 
 @atlas("B08")

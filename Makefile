@@ -1,0 +1,53 @@
+# Each target is the plain command it names. The first one sets up .venv; later ones start in seconds.
+#
+#   make test                     everything: unit tests, exact laws, compile gate
+#   make faults                   plant every fault, show which test catches it
+#   make lint                     ruff
+#   make test-next-triton         the kernels' tests again, on a newer Triton
+#   make bench                    time the acceptance rules on this machine
+#
+# PyPI's Linux build of torch carries CUDA, a download of several GB. For a laptop without a GPU:
+#   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+TORCH_INDEX ?=
+NEXT_TRITON := 3.9.0
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+NEXT := .triton-$(NEXT_TRITON)
+PYTEST := $(RUN) -m pytest -n auto --dist loadfile
+
+.PHONY: test faults lint test-next-triton bench clean
+
+test: $(INSTALLED)
+	$(PYTEST)
+
+faults: $(INSTALLED)
+	$(RUN) -m specedu.grade.matrix
+
+lint: $(INSTALLED)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+test-next-triton: $(INSTALLED) $(NEXT)/.installed
+	PYTHONPATH=$(NEXT) $(PYTEST) tests/kernels --interpreter-share 0.1
+
+bench: $(INSTALLED)
+	$(RUN) benchmarks/kernels.py
+
+$(INSTALLED): requirements.txt pyproject.toml
+	@echo "Installing into $(VENV): 2 GB with a CPU build of torch, several GB more with PyPI's CUDA build"
+	@echo "(make TORCH_INDEX=https://download.pytorch.org/whl/cpu takes the CPU build)"
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements.txt
+	$(RUN) -m pip install --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(NEXT)/.installed: $(INSTALLED)
+	$(RUN) -m pip install --no-deps --upgrade --target $(NEXT) triton==$(NEXT_TRITON)
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(NEXT)
