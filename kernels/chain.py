@@ -136,8 +136,8 @@ def _check_mass(
         row = int(rows[empty][0])
         largest = target_probs[row].max().item()
         raise ValueError(
-            f"target_probs[{row}]: largest entry {largest}, expected an entry above 0 in a row that "
-            "a token is drawn from"
+            f"target_probs[{row}]: largest entry {largest}, expected an entry above 0 in a row "
+            "that a token is drawn from"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from canaries import Canaries
-from engine_cases import cases
+from engine_cases import atlas, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged_batch import Request, chain, lay_out, one_hot, runs
@@ -19,11 +19,6 @@ from specedu.kernels import Verified, backend, contract, draw, verify_chain
 NAN = math.nan
 LARGEST_COIN = 1 - 2**-53
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-
-
-def atlas(row: str) -> pytest.MarkDecorator:
-    """Put a bug-atlas id into the test's id."""
-    return pytest.mark.parametrize("atlas_row", [pytest.param(row, id=f"atlas-{row}")])
 
 
 # --- acceptance -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from engine_cases import atlas
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,13 +139,13 @@ def test_every_coordinate_of_the_key_matters(backend: str) -> None:
     assert len(set(of_purposes)) == len(Purpose)
 
 
-@pytest.mark.parametrize("atlas_row", [pytest.param("B32", id="atlas-B32")])
+@atlas("B32")
 def test_seeds_that_float32_would_merge_give_different_coins(backend: str, atlas_row: str) -> None:
     a, b = uniform(*keys((16_777_216, 0, 0), (16_777_217, 0, 0)), Purpose.ACCEPT, backend=backend)
     assert a != b
 
 
-@pytest.mark.parametrize("atlas_row", [pytest.param("B31", id="atlas-B31")])
+@atlas("B31")
 def test_draft_and_final_noise_share_no_value(backend: str, atlas_row: str) -> None:
     draft, final = (
         exponential(*keys((7, 0, 5)), 64, purpose=purpose, backend=backend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from canaries import Canaries
-from engine_cases import cases
+from engine_cases import atlas, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged_batch import runs
@@ -34,7 +34,7 @@ def test_greedy_cases(backend: str, case: dict) -> None:
     assert result.token_ids.tolist() == case["expect"]["output"]
 
 
-@pytest.mark.parametrize("atlas_row", [pytest.param("B140", id="atlas-B140")])
+@atlas("B140")
 def test_only_the_leading_run_counts(backend: str, atlas_row: str) -> None:
     flags = [[1, 0, 1], [1, 1, 1], [0, 1, 0]]
     drafts = [[5 if flag else 6 for flag in row] for row in flags]
@@ -43,7 +43,7 @@ def test_only_the_leading_run_counts(backend: str, atlas_row: str) -> None:
     assert [len(run) for run in runs(result)] == [2, 4, 1]
 
 
-@pytest.mark.parametrize("atlas_row", [pytest.param("B35", id="atlas-B35")])
+@atlas("B35")
 def test_a_draft_of_a_tied_id_is_refused_and_the_lowest_emitted(
     backend: str, atlas_row: str
 ) -> None:
@@ -51,7 +51,7 @@ def test_a_draft_of_a_tied_id_is_refused_and_the_lowest_emitted(
     assert runs(verify([[1]], [argmax[:1]], argmax[1:], backend=backend)) == [[0]]
 
 
-@pytest.mark.parametrize("atlas_row", [pytest.param("B60", id="atlas-B60")])
+@atlas("B60")
 def test_a_batch_without_any_draft_emits_one_token_each(backend: str, atlas_row: str) -> None:
     assert runs(verify([[], []], [[], []], [3, 4], backend=backend)) == [[3], [4]]
 

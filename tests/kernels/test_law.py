@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from engine_cases import cases
+from engine_cases import atlas, cases
 
 from specedu.kernels import verify_chain
 from specedu.theory.adapters import greedy
@@ -151,7 +151,7 @@ def test_proposing_nothing_draws_from_the_target(backend: str) -> None:
 # --- laws that are right against a first impression -----------------------------------------------
 
 
-@pytest.mark.parametrize("atlas_row", [pytest.param("B11", id="atlas-B11")])
+@atlas("B11")
 def test_sampled_drafts_tested_as_one_hot_stay_exact_and_accept_less(atlas_row: str) -> None:
     p, q = law_of("1/2 3/10 1/5"), law_of("1/5 3/10 1/2")
     in_full = joint_law(twin, fixed(p, q, 1))

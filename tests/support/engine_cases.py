@@ -1,4 +1,4 @@
-"""The engine cases as test parameters: inputs with right answers, found in public engines.
+"""The engine cases and bug-atlas rows as test parameters: inputs with right answers.
 
 ``@pytest.mark.parametrize("case", cases("M13"))`` or ``group("metadata")``: the test is given the
 case as a dict with ``input`` and ``expect``, and its id ends in ``case-M13``. Several tests may
@@ -33,3 +33,8 @@ def group(name: str) -> list[pytest.ParameterSet]:
     if name not in groups:
         raise ValueError(f"engine case group {name!r}, expected one of {sorted(groups)}")
     return cases(*(case_id for case_id, case in _CASES.items() if case["group"] == name))
+
+
+def atlas(row: str) -> pytest.MarkDecorator:
+    """Put a bug-atlas id into a test's id; the test takes it as ``atlas_row``."""
+    return pytest.mark.parametrize("atlas_row", [pytest.param(row, id=f"atlas-{row}")])

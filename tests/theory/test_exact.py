@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from engine_cases import cases
+from engine_cases import atlas, cases
 
 from specedu.kernels import verify_chain
 from specedu.theory.cells import Asker, MalformedRun, enumerate_paths, simplest_between
@@ -72,7 +72,7 @@ def test_the_unbroken_rule_has_the_target_law() -> None:
     assert law.total_variation == 0
 
 
-@pytest.mark.parametrize("atlas_row", [pytest.param("B05", id="atlas-B05")])
+@atlas("B05")
 def test_a_reused_coin_shifts_mass_to_the_next_id(atlas_row: str) -> None:
     setting = fixed(law_of("2/5 2/5 1/5"), law_of("1/10 1/10 4/5"), 1)
     law = joint_law(chain_with(final_coin=lambda u, w: u), setting)
@@ -80,7 +80,7 @@ def test_a_reused_coin_shifts_mass_to_the_next_id(atlas_row: str) -> None:
     assert law.deviation > law.bound
 
 
-@pytest.mark.parametrize("atlas_row", [pytest.param("B10", id="atlas-B10")])
+@atlas("B10")
 def test_an_argmax_draft_tested_with_its_softmax_is_biased(atlas_row: str) -> None:
     # The draft proposes id 0 always; the rule is handed the softmax (.6, .3, .1) for q.
     def softmax_rows(p, q, *rest, **options):
@@ -91,7 +91,7 @@ def test_an_argmax_draft_tested_with_its_softmax_is_biased(atlas_row: str) -> No
     assert near(joint_law(softmax_rows, setting).first(), "5/6 0 1/6")
 
 
-@pytest.mark.parametrize("atlas_row", [pytest.param("B02", id="atlas-B02")])
+@atlas("B02")
 def test_replacing_from_p_is_biased(atlas_row: str) -> None:
     setting = fixed(law_of("1/5 1/2 3/10"), law_of("3/5 1/10 3/10"), 1)
     law = joint_law(chain_with(replacement=lambda p, q: p), setting)
