@@ -59,9 +59,10 @@ def draft_places(starts: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tens
         >>> draft_places(torch.tensor([0, 3, 3]), torch.tensor([3, 0, 2]))
         (tensor([0, 0, 0, 2, 2]), tensor([0, 1, 2, 0, 1]))
     """
-    request = torch.repeat_interleave(counts)
-    first = counts.cumsum(0) - counts
-    return request, torch.arange(len(request), device=counts.device) - first[request]
+    ends = counts.cumsum(0)
+    drafts = torch.arange(int(counts.sum()), device=counts.device)
+    request = torch.searchsorted(ends, drafts, right=True)
+    return request, drafts - (ends - counts)[request]
 
 
 def leading_run(
