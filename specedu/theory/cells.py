@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from math import prod
+from typing import Protocol
 
 import torch
 
@@ -169,6 +170,14 @@ def simplest_between(low: Fraction, high: Fraction) -> Fraction:
 # --- asking the rule ------------------------------------------------------------------------------
 
 
+class Asks(Protocol):
+    """What answers the law's questions: a rule behind :class:`Asker`, or a whole engine."""
+
+    def ask(self, requests: Sequence[tuple[Path, Point]]) -> list[Text]:
+        """Return the run that each request emits."""
+        ...
+
+
 class MalformedRun(ValueError):
     """The rule returned something that is no run: another form, a gap, or a wrong count."""
 
@@ -202,6 +211,7 @@ class Asker:
 
     def ask(self, requests: Sequence[tuple[Path, Point]]) -> list[Text]:
         """Return the run that each request emits."""
+        self.total = max(self.total, self.asked + len(requests))
         order = list(range(len(requests)))
         self.random.shuffle(order)
         runs: list[Text] = [()] * len(requests)
@@ -210,7 +220,7 @@ class Asker:
             for i, run in zip(chosen, self._launch([requests[i] for i in chosen]), strict=True):
                 runs[i] = run
             self.asked += len(chosen)
-            self.on_progress(self.asked, max(self.total, self.asked))
+            self.on_progress(self.asked, self.total)
         return runs
 
     def _place(self, path: Path) -> tuple[list[int], list[int]]:
@@ -347,7 +357,7 @@ class Box:
             self.points.append(tuple(point))
             self.owners.append(tuple(owner))
 
-    def settle(self, runs: list[Text], asker: Asker) -> None:
+    def settle(self, runs: list[Text], asker: Asks) -> None:
         """Cut where the rule is seen to change, until no cell disagrees or the cuts run out."""
         while True:
             self.asked += len(runs)
@@ -372,7 +382,7 @@ class Box:
             self._lay_points()
             runs = asker.ask([(self.path, point) for point in self.points])
 
-    def _search(self, a: Point, b: Point, asker: Asker) -> tuple[int, Fraction, Fraction]:
+    def _search(self, a: Point, b: Point, asker: Asks) -> tuple[int, Fraction, Fraction]:
         """Return where the rule changes on the way from a to b: the coin, the cut, its bracket."""
         way = [b[:i] + a[i:] for i in range(len(a) + 1)]
         runs = asker.ask([(self.path, point) for point in way])

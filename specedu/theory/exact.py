@@ -23,7 +23,7 @@ from math import prod
 
 from specedu.kernels import Purpose
 
-from .cells import Asker, Box, Cell, Path, Rule, chain_cuts, enumerate_paths
+from .cells import Asker, Asks, Box, Cell, Path, Rule, chain_cuts, enumerate_paths
 from .reference import Law, Text
 from .settings import Setting
 
@@ -118,10 +118,22 @@ def joint_laws(
         ValueError: the settings differ in vocabulary.
         MalformedRun: the rule returns something that is no run.
     """
-    asker = Asker(rule, settings, device, seed, on_progress)
+    return laws_of(Asker(rule, settings, device, seed, on_progress), settings, cuts=cuts, seed=seed)
+
+
+def laws_of(
+    asker: Asks,
+    settings: Sequence[Setting],
+    *,
+    cuts: Callable[[Path], list[set[Fraction]]] | None = None,
+    seed: int = 0,
+) -> list[JointLaw]:
+    """Return the law of whatever answers the questions: a rule, or a whole engine.
+
+    See :func:`joint_laws`, which puts a rule behind an Asker.
+    """
     paths = [path for setting in settings for path in enumerate_paths(setting)]
     boxes = [Box(path, (cuts or chain_cuts)(path), seed + i) for i, path in enumerate(paths)]
-    asker.total = sum(len(box.points) for box in boxes)
     runs = iter(asker.ask([(box.path, point) for box in boxes for point in box.points]))
     for box in boxes:
         box.settle([next(runs) for _ in box.points], asker)

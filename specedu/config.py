@@ -1,0 +1,313 @@
+"""Settings, frozen and checked when they are made: nothing illegal travels further.
+
+Every refusal names the setting, its value and the legal range. Names are vLLM's where it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .draft.base import Proposer
+
+GREEDY_BELOW = 1e-2  # a temperature between 0 and this overflows exp(logit / T) in float32
+METHODS = ("ngram", "draft_model", "custom")
+REJECTION_SAMPLE_METHODS = ("standard",)
+SAMPLERS = ("chain",)
+DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
+PROMPT_LOOKUP_DEFAULT = 5  # vLLM's, where both ends of the range are left out
+
+
+def refuse(name: str, value: object, legal: str) -> None:
+    """Raise the one error that every illegal setting gets.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"{name}: {value!r}, expected {legal}")
+
+
+def check_int(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Refuse what is no int in [low, high]; a bool is none.
+
+    Raises:
+        ValueError: it is not.
+    """
+    legal = f"an int of at least {low}" if high is None else f"an int in [{low}, {high}]"
+    if isinstance(value, bool) or not isinstance(value, int):
+        refuse(name, value, legal)
+    if value < low or (high is not None and value > high):
+        refuse(name, value, legal)
+
+
+def check_number(name: str, value: object, low: float, high: float, open_low: bool = False) -> None:
+    """Refuse what is no finite number in [low, high], or in (low, high].
+
+    Raises:
+        ValueError: it is not.
+    """
+    legal = f"a number in {'(' if open_low else '['}{low:g}, {high:g}]"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse(name, value, legal)
+    if not low <= value <= high or (open_low and value == low):
+        refuse(name, value, legal)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse what is not in the list; the error lists the valid names.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if value not in choices:
+        refuse(name, value, f"one of {', '.join(choices)}")
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request's tokens are chosen, and when it ends.
+
+    Attributes:
+        temperature: 0 is greedy; otherwise at least 0.01.
+        top_k: how many ids are kept; 0 or -1 keeps all. Ids that tie with the k-th stay.
+        top_p: the likeliest ids are kept until their mass reaches it; the one that crosses stays.
+        min_p: ids below ``min_p`` times the largest probability go.
+        max_tokens: the output's length at most.
+        min_tokens: no end-of-text, stop id or stop string before that many tokens.
+        stop: strings that end the output; the text is cut before them.
+        stop_token_ids: ids that end the output; they are kept, as the last token.
+        ignore_eos: go on behind the end-of-text id.
+        include_stop_str_in_output: keep the stop string in the text.
+        seed: makes the output a function of the request alone; None draws one.
+        n: how many outputs, each with a seed of its own.
+
+    Raises:
+        ValueError: a setting is illegal.
+
+    Example:
+        >>> SamplingParams(temperature=0, max_tokens=8).greedy
+        True
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    seed: int | None = None
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        """Check every setting, and turn the sequences into tuples."""
+        check_number("temperature", self.temperature, 0, 100)
+        if 0 < self.temperature < GREEDY_BELOW:
+            refuse("temperature", self.temperature, f"0 (greedy) or at least {GREEDY_BELOW}")
+        check_int("top_k", self.top_k, -1)
+        check_number("top_p", self.top_p, 0, 1, open_low=True)
+        check_number("min_p", self.min_p, 0, 1)
+        check_int("max_tokens", self.max_tokens, 1)
+        check_int("min_tokens", self.min_tokens, 0, self.max_tokens)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        for i, word in enumerate(stop):
+            if not isinstance(word, str) or not word:
+                refuse(f"stop[{i}]", word, "a string of at least one character")
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for i, token in enumerate(self.stop_token_ids):
+            check_int(f"stop_token_ids[{i}]", token, 0)
+        if self.seed is not None:
+            check_int("seed", self.seed, -(2**63), 2**63 - 1)
+        check_int("n", self.n, 1)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the argmax is taken."""
+        return self.temperature == 0
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """How drafts are made and verified.
+
+    Attributes:
+        method: ``ngram``, ``draft_model`` or ``custom``.
+        num_speculative_tokens: κ, drafted tokens a step at most.
+        model: the draft model (``draft_model``).
+        proposer: any Proposer (``custom``).
+        prompt_lookup_min: shortest suffix that is looked up (``ngram``).
+        prompt_lookup_max: longest; both left out mean 5, one left out takes the other's value.
+        prompt_lookup_latest: of several occurrences take the latest; the earliest is the default.
+        draft_sample_method: ``greedy`` takes the draft's argmax, q is one-hot; ``probabilistic``
+            draws from q at the request's temperature and keeps that very row.
+        rejection_sample_method: ``standard``.
+        sampler: ``chain``, the kernel of ``standard``.
+        num_speculative_tokens_per_batch_size: a schedule ``[(first, last, kappa), ...]`` over batch
+            sizes, beginning at 1 and without gaps.
+
+    Raises:
+        ValueError: a setting is illegal, missing, or belongs to another method.
+
+    Example:
+        >>> SpeculativeConfig("ngram", 3).prompt_lookup_max
+        5
+    """
+
+    method: str
+    num_speculative_tokens: int
+    model: Any = None
+    proposer: Proposer | None = None
+    prompt_lookup_min: int | None = None
+    prompt_lookup_max: int | None = None
+    prompt_lookup_latest: bool = False
+    draft_sample_method: str = "greedy"
+    rejection_sample_method: str = "standard"
+    sampler: str = "chain"
+    num_speculative_tokens_per_batch_size: Sequence[tuple[int, int, int]] | None = None
+
+    def __post_init__(self) -> None:
+        """Check every setting, and fill in the ends of the prompt lookup's range."""
+        check_choice("method", self.method, METHODS)
+        check_int("num_speculative_tokens", self.num_speculative_tokens, 1)
+        check_choice("draft_sample_method", self.draft_sample_method, DRAFT_SAMPLE_METHODS)
+        check_choice(
+            "rejection_sample_method", self.rejection_sample_method, REJECTION_SAMPLE_METHODS
+        )
+        check_choice("sampler", self.sampler, SAMPLERS)
+        needs = {"draft_model": "model", "custom": "proposer"}
+        for method, name in needs.items():
+            given = getattr(self, name) is not None
+            if given != (self.method == method):
+                legal = "one" if not given else f"none with method {self.method!r}"
+                refuse(f"{name} of method {self.method!r}", getattr(self, name), legal)
+        lookup = ("prompt_lookup_min", "prompt_lookup_max", "prompt_lookup_latest")
+        if self.method == "ngram":
+            self._fill_prompt_lookup()
+            if self.draft_sample_method != "greedy":
+                refuse("draft_sample_method", self.draft_sample_method, "'greedy' with ngram")
+        else:
+            for name in lookup:
+                if getattr(self, name):
+                    refuse(name, getattr(self, name), f"none with method {self.method!r}")
+        if self.num_speculative_tokens_per_batch_size is not None:
+            check_batch_size_schedule(self.num_speculative_tokens_per_batch_size)
+
+    def _fill_prompt_lookup(self) -> None:
+        low, high = self.prompt_lookup_min, self.prompt_lookup_max
+        default = PROMPT_LOOKUP_DEFAULT if low is None and high is None else None
+        low = next(n for n in (low, high, default) if n is not None)
+        high = next(n for n in (high, low) if n is not None)
+        check_int("prompt_lookup_min", low, 1)
+        check_int("prompt_lookup_max", high, 1)
+        if low > high:
+            refuse("prompt_lookup_min", low, f"at most prompt_lookup_max = {high}")
+        object.__setattr__(self, "prompt_lookup_min", low)
+        object.__setattr__(self, "prompt_lookup_max", high)
+
+    @classmethod
+    def of(cls, settings: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:
+        """Return the configuration that a mapping describes; an unknown name is refused.
+
+        Raises:
+            ValueError: a name is unknown or missing, or a setting is illegal.
+
+        Example:
+            >>> SpeculativeConfig.of({"method": "ngram", "num_speculative_tokens": 3}).method
+            'ngram'
+        """
+        if settings is None or isinstance(settings, cls):
+            return settings
+        names = [field.name for field in fields(cls)]
+        for name in settings:
+            check_choice("speculative_config", name, names)
+        for name in ("method", "num_speculative_tokens"):
+            if name not in settings:
+                refuse("speculative_config", dict(settings), f"a value for {name!r}")
+        return cls(**settings)
+
+
+def check_batch_size_schedule(schedule: Sequence[Sequence[int]]) -> None:
+    """Refuse a schedule that is not a run of (first, last, kappa) from 1 on without gaps.
+
+    Raises:
+        ValueError: names the entry that is wrong.
+
+    Example:
+        >>> check_batch_size_schedule([(1, 16, 3), (17, 64, 0)])
+    """
+    name = "num_speculative_tokens_per_batch_size"
+    if not schedule:
+        refuse(name, schedule, "at least one (first, last, kappa)")
+    following = 1
+    for i, entry in enumerate(schedule):
+        if len(entry) != 3:
+            refuse(f"{name}[{i}]", entry, "three ints (first, last, kappa)")
+        first, last, kappa = entry
+        check_int(f"{name}[{i}] first", first, following, following)
+        check_int(f"{name}[{i}] last", last, first)
+        check_int(f"{name}[{i}] kappa", kappa, 0)
+        following = last + 1
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The paged cache: ``num_blocks`` blocks of ``block_size`` slots, one slot a token.
+
+    Raises:
+        ValueError: a number is below 1.
+    """
+
+    block_size: int = 16
+    num_blocks: int = 256
+
+    def __post_init__(self) -> None:
+        """Check both."""
+        check_int("block_size", self.block_size, 1)
+        check_int("num_blocks", self.num_blocks, 1)
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """How much a step may hold.
+
+    Attributes:
+        max_num_seqs: running requests at most.
+        max_num_batched_tokens: the token budget of a step, draft slots included.
+        max_model_len: tokens of one request at most, prompt and output.
+        draft_slots: what each running decode is charged besides its tokens, drafting or not.
+        num_lookahead_tokens: cache slots behind the scheduled tokens that the drafter writes to.
+
+    Raises:
+        ValueError: a number is out of range, or the budget cannot hold every running decode.
+
+    Example:
+        >>> SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64).draft_slots
+        0
+    """
+
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 4096
+    draft_slots: int = 0
+    num_lookahead_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every number, and that the budget holds the decodes."""
+        check_int("max_num_seqs", self.max_num_seqs, 1)
+        check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        check_int("max_model_len", self.max_model_len, 2)
+        check_int("draft_slots", self.draft_slots, 0)
+        check_int("num_lookahead_tokens", self.num_lookahead_tokens, 0)
+        least = self.max_num_seqs * (1 + self.draft_slots)
+        if self.max_num_batched_tokens < least:
+            raise ValueError(
+                f"max_num_batched_tokens: {self.max_num_batched_tokens}, expected at least {least} "
+                f"for max_num_seqs = {self.max_num_seqs} decodes of 1 token and draft_slots = "
+                f"{self.draft_slots} each"
+            )

@@ -1,0 +1,1 @@
+"""Drafts: cheap guesses at the next tokens, made by a Proposer and never trusted."""

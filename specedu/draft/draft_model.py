@@ -1,0 +1,170 @@
+"""A smaller model as the draft: κ passes of one token each, on layers of the same block table.
+
+The draft model's cache is indexed by the target's blocks, so that rolling back, freeing and
+preempting cover both. How far it is computed is its own affair: after a step it holds the committed
+text up to its first wrong guess, and catches up from committed text before it guesses again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from specedu.config import SamplingParams
+from specedu.kernels import Purpose, verify_chain
+from specedu.models.base import ForwardBatch, Model
+from specedu.ragged import RaggedBatch
+from specedu.sampling.coins import CoinKey, CoinSource
+from specedu.sampling.transforms import probabilities
+
+from .base import Draft, DraftTask
+
+GREEDY = SamplingParams(temperature=0)
+
+
+class DraftModelProposer:
+    """Drafts with a model of the same vocabulary.
+
+    With ``draft_sample_method="greedy"`` it takes its own argmax whatever the temperature, and q is
+    one-hot; with ``"probabilistic"`` it draws at the request's settings, with the request's coins,
+    and hands over the rows that it drew from. A greedy request's drafts are one-hot either way.
+
+    Attributes:
+        draft_slots: 1: a decode runs through the draft model's queue too.
+        num_lookahead_tokens: the last draft but one is written κ - 1 slots behind the text.
+    """
+
+    draft_slots = 1
+
+    def __init__(
+        self,
+        model: Model,
+        num_speculative_tokens: int,
+        vocab_size: int,
+        num_blocks: int,
+        block_size: int,
+        draft_sample_method: str = "greedy",
+    ) -> None:
+        self.model = model
+        self.vocab_size = vocab_size
+        self.block_size = block_size
+        self.probabilistic = draft_sample_method == "probabilistic"
+        self.num_lookahead_tokens = num_speculative_tokens
+        self.cache = model.make_cache(num_blocks, block_size)
+        self.fed: dict[str, list[int]] = {}  # request -> the tokens that its cache holds
+
+    def forget(self, request_id: str) -> None:
+        """Drop what the cache holds of a request."""
+        self.fed.pop(request_id, None)
+
+    def propose(self, tasks: Sequence[DraftTask], coins: CoinSource) -> list[Draft]:
+        """Catch up to each committed text, then draft one token a pass for all tasks together."""
+        drafted: list[list[int]] = [[] for _ in tasks]
+        rows: list[list[torch.Tensor]] = [[] for _ in tasks]
+        for i in range(max((task.limit for task in tasks), default=0)):
+            active = [r for r, task in enumerate(tasks) if i < task.limit]
+            logits = self._forward([tasks[r] for r in active], [drafted[r] for r in active])
+            settings = [self._settings(tasks[r]) for r in active]
+            law = probabilities(pad_vocabulary(logits, self.vocab_size), settings)
+            keys = [
+                CoinKey(task.request_id, task.seed, task.step, len(task.token_ids) + i)
+                for task in (tasks[r] for r in active)
+            ]
+            ids = draw(law, coins.coins(keys, Purpose.DRAFT) if self.probabilistic else None)
+            for r, token, row in zip(active, ids, law, strict=True):
+                drafted[r].append(token)
+                rows[r].append(row)
+        return [
+            Draft(ids, torch.stack(law) if self.probabilistic and not task.params.greedy else None)
+            for task, ids, law in zip(tasks, drafted, rows, strict=True)
+        ]
+
+    def _settings(self, task: DraftTask) -> SamplingParams:
+        return task.params if self.probabilistic else GREEDY
+
+    def _forward(self, tasks: Sequence[DraftTask], drafted: Sequence[list[int]]) -> torch.Tensor:
+        """Feed what each request's cache lacks of text and drafts; return the last rows' logits."""
+        feeds, starts, slots = [], [], []
+        for task, ids in zip(tasks, drafted, strict=True):
+            text = [*task.token_ids, *ids]
+            held = self.fed.get(task.request_id, [])
+            start = min(common_prefix(held, text), len(text) - 1)
+            feeds.append(text[start:])
+            starts.append(start)
+            size = self.block_size
+            slots += [task.blocks[i // size] * size + i % size for i in range(start, len(text))]
+            self.fed[task.request_id] = text
+        counts = [len(feed) for feed in feeds]
+        ragged = RaggedBatch.from_counts(starts, counts)
+        batch = ForwardBatch(
+            input_ids=torch.tensor([token for feed in feeds for token in feed]),
+            positions=torch.tensor(
+                [start + i for start, n in zip(starts, counts, strict=True) for i in range(n)]
+            ),
+            slot_mapping=torch.tensor(slots),
+            block_tables=[list(task.blocks) for task in tasks],
+            ragged=ragged,
+            logits_indices=ragged.query_start_loc[1:].long() - 1,
+        )
+        return self.model.forward(batch, self.cache)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many tokens two texts share from their beginning.
+
+    Example:
+        >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
+        2
+    """
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
+def draw(law: torch.Tensor, coins: torch.Tensor | None) -> list[int]:
+    """Return one id a row: by inverse CDF with the row's coin, or the argmax.
+
+    Example:
+        >>> draw(torch.tensor([[0.25, 0.75]]), torch.tensor([0.5], dtype=torch.float64))
+        [1]
+    """
+    if coins is None:
+        return law.argmax(dim=1).tolist()
+    none = torch.empty(0, dtype=torch.int32, device=law.device)
+    no_drafts = torch.zeros(len(law), dtype=torch.int32, device=law.device)
+    empty = torch.empty(0, dtype=torch.float64, device=law.device)
+    drawn = verify_chain(law, None, none, no_drafts, empty, coins.to(law.device), max_spec_len=0)
+    return drawn.token_ids[:, 0].tolist()
+
+
+def pad_vocabulary(logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return logits of ``vocab_size`` ids; ids that the draft does not know are never proposed.
+
+    Example:
+        >>> pad_vocabulary(torch.zeros(1, 2), 3).tolist()
+        [[0.0, 0.0, -inf]]
+    """
+    missing = vocab_size - logits.shape[1]
+    return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+
+
+def check_vocabularies(target: Model, draft: Model) -> None:
+    """Refuse a draft model whose ids mean other tokens; padded sizes may differ.
+
+    Ids are compared as far as both models name their pieces. A draft that knows more ids than the
+    target is refused: it would propose what the target cannot emit.
+
+    Raises:
+        ValueError: names the first id that differs, or the two sizes.
+    """
+    if draft.vocab_size > target.vocab_size:
+        raise ValueError(
+            f"speculative_config model: a vocabulary of {draft.vocab_size} ids, expected at most "
+            f"the target's {target.vocab_size}"
+        )
+    ours, theirs = (getattr(model, "pieces", []) for model in (target, draft))
+    for token, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+        if a != b:
+            raise ValueError(
+                f"speculative_config model: id {token} means {b!r}, expected {a!r} as in the target"
+            )

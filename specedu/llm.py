@@ -1,0 +1,385 @@
+"""The public face: prompts in, texts out, many at a time, each with its own settings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .config import (
+    CacheConfig,
+    SamplingParams,
+    SchedulerConfig,
+    SpeculativeConfig,
+    check_int,
+    refuse,
+)
+from .draft.base import Proposer
+from .draft.draft_model import DraftModelProposer, check_vocabularies
+from .draft.ngram import NgramProposer
+from .engine import Engine, Progress
+from .metrics import SpecDecodeStats
+from .models.base import Model
+from .request import Request
+from .runner import Runner
+from .sampling.coins import CoinSource, PhiloxCoins
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """One output of a request.
+
+    Attributes:
+        index: which of the request's ``n`` outputs.
+        text: the text, stop strings and the end-of-text id cut; empty without a tokenizer.
+        token_ids: the ids, the one that stopped the output included.
+        finish_reason: ``stop``, ``length`` or ``abort``; None while it grows.
+        stop_reason: the stop id or string; None for the end-of-text id.
+        draft_length_varied: whether load shortened a draft: the law is the same then, the sample
+            need not be.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None
+    stop_reason: int | str | None
+    draft_length_varied: bool
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """A prompt with its outputs, and what speculation did for them.
+
+    Attributes:
+        request_id: its name.
+        prompt: as it was given.
+        prompt_token_ids: its ids.
+        outputs: ``n`` of them.
+        finished: whether all have ended.
+        metrics: counters over all outputs.
+    """
+
+    request_id: str
+    prompt: Prompt
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    metrics: SpecDecodeStats
+
+
+@dataclass(frozen=True)
+class StreamOutput:
+    """What one step added to one output.
+
+    Attributes:
+        request_id: whose.
+        index: which of its ``n`` outputs.
+        text: the new text; what may be the beginning of a stop string is held back.
+        token_ids: the new ids.
+        finish_reason: as in :class:`CompletionOutput`.
+    """
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None
+
+
+class LLM:
+    """A language model that decodes speculatively.
+
+    Args:
+        model: a model object; its ``encode`` and ``decode``, where it has them, are the tokenizer.
+        speculative_config: a SpeculativeConfig or a mapping of its settings; None decodes plainly.
+        block_size: slots of a cache block.
+        num_blocks: blocks of the cache.
+        max_num_seqs: running requests at most.
+        max_num_batched_tokens: token budget of a step.
+        max_model_len: tokens of a request at most; the model's limit unless given.
+        seed: seeds of requests without one are drawn from it and from the request's id.
+        coins: where every coin comes from; Philox unless given.
+        backend: of the acceptance rule; None picks by device.
+        audit: check every invariant after every step.
+        poison: overwrite what must never be read, after every step (toys only).
+        record: keep a record of every step in ``llm.engine.records``.
+
+    Raises:
+        ValueError: a setting is illegal, or two do not fit together.
+
+    Example:
+        >>> from specedu.models.toy import ContextModel
+        >>> llm = LLM(ContextModel(4), {"method": "ngram", "num_speculative_tokens": 3})
+        >>> [output] = llm.generate([[0, 1, 2]], SamplingParams(max_tokens=4, seed=1))
+        >>> len(output.outputs[0].token_ids), output.outputs[0].finish_reason
+        (4, 'length')
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
+        *,
+        block_size: int = 16,
+        num_blocks: int = 256,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int = 2048,
+        max_model_len: int | None = None,
+        seed: int = 0,
+        coins: CoinSource | None = None,
+        backend: str | None = None,
+        audit: bool = False,
+        poison: bool = False,
+        record: bool = False,
+    ) -> None:
+        if isinstance(model, str) or not hasattr(model, "forward"):
+            refuse("model", model, "a model object with forward and make_cache")
+        check_int("seed", seed, -(2**63), 2**63 - 1)
+        longest = model.max_model_len if max_model_len is None else max_model_len
+        check_int("max_model_len", longest, 2, model.max_model_len)
+        cache = CacheConfig(block_size, num_blocks)
+        if num_blocks * block_size < longest:
+            least = -(-longest // block_size)
+            refuse("num_blocks", num_blocks, f"at least {least} to hold max_model_len = {longest}")
+        self.model = model
+        self.seed = seed
+        self.speculative_config = SpeculativeConfig.of(speculative_config)
+        proposer = make_proposer(self.speculative_config, model, cache)
+        kappa = self.speculative_config.num_speculative_tokens if proposer else 0
+        self.engine = Engine(
+            Runner(model, num_blocks, block_size, coins or PhiloxCoins(), proposer, kappa, backend),
+            cache,
+            SchedulerConfig(
+                max_num_seqs,
+                max_num_batched_tokens,
+                longest,
+                proposer.draft_slots if proposer else 0,
+                proposer.num_lookahead_tokens if proposer else 0,
+            ),
+            decode=getattr(model, "decode", None),
+            audited=audit,
+            poisoned=poison,
+            recorded=record,
+        )
+        self._count = 0
+
+    # --- generating -------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Generate for all prompts, and return the outputs in the order of the prompts.
+
+        Every prompt is checked before any begins; requests that run already go on.
+
+        Raises:
+            ValueError: a prompt is illegal, or the settings are not as many as the prompts.
+        """
+        groups = self._begin(prompts, sampling_params)
+        for _ in self._steps({r.request_id for group in groups for r in group.requests}):
+            pass
+        return [group.output() for group in groups]
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[StreamOutput]:
+        """Yield what each step adds, in the order in which it comes.
+
+        Closing the iterator early cancels what is left.
+
+        Raises:
+            ValueError: as :meth:`generate`, before anything is yielded.
+        """
+        groups = self._begin(prompts, sampling_params)
+        return self._stream(groups)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request and all of its outputs; an unknown or ended one changes nothing."""
+        for name in list(self.engine.requests):
+            if name == request_id or name.startswith(f"{request_id}-"):
+                self.engine.cancel(name)
+
+    @property
+    def metrics(self) -> SpecDecodeStats:
+        """Counters of every request that has ended."""
+        return self.engine.stats
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[Group]:
+        single = isinstance(prompts, str) or (prompts and isinstance(prompts[0], int))
+        prompts = [prompts] if single else list(prompts)
+        settings = sampling_params or SamplingParams()
+        if isinstance(settings, SamplingParams):
+            settings = [settings] * len(prompts)
+        if len(settings) != len(prompts):
+            refuse("sampling_params", f"{len(settings)} settings", f"{len(prompts)}, one a prompt")
+        ids = [self._encode(prompt) for prompt in prompts]
+        for token_ids, params in zip(ids, settings, strict=True):
+            self.engine.check_request(token_ids, params)
+        return [
+            self._add(prompt, token_ids, params)
+            for prompt, token_ids, params in zip(prompts, ids, settings, strict=True)
+        ]
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        if not hasattr(self.model, "encode"):
+            refuse("prompt", prompt, "token ids: the model has no tokenizer")
+        return self.model.encode(prompt)
+
+    def _add(self, prompt: Prompt, token_ids: list[int], params: SamplingParams) -> Group:
+        request_id = str(self._count)
+        self._count += 1
+        base = mixed_seed(self.seed, request_id) if params.seed is None else params.seed
+        requests = [
+            self.engine.add_request(
+                f"{request_id}-{i}", token_ids, params, mixed_seed(base, i) if i else base
+            )
+            for i in range(params.n)
+        ]
+        return Group(request_id, prompt, token_ids, requests)
+
+    def _steps(self, wanted: set[str]) -> Iterator[Progress]:
+        """Step until every wanted request has ended, and yield what happened to them."""
+        while wanted & self.engine.requests.keys():
+            for progress in self.engine.step():
+                if progress.request.request_id in wanted:
+                    yield progress
+
+    def _stream(self, groups: list[Group]) -> Iterator[StreamOutput]:
+        names = {r.request_id: (g, i) for g in groups for i, r in enumerate(g.requests)}
+        sent = dict.fromkeys(names, 0)
+        try:
+            for progress in self._steps(set(names)):
+                request = progress.request
+                group, index = names[request.request_id]
+                safe = len(request.text) - held_back(request)
+                text = request.text[sent[request.request_id] : safe]
+                sent[request.request_id] = max(safe, sent[request.request_id])
+                yield StreamOutput(
+                    group.request_id, index, text, progress.new_token_ids, request.finish_reason
+                )
+        finally:
+            for name in names:
+                self.engine.cancel(name)
+
+
+@dataclass
+class Group:
+    """The engine requests of one prompt."""
+
+    request_id: str
+    prompt: Prompt
+    prompt_token_ids: list[int]
+    requests: list[Request]
+
+    def output(self) -> RequestOutput:
+        """Return what they came to."""
+        total = SpecDecodeStats()
+        for request in self.requests:
+            total.add(request.stats)
+        return RequestOutput(
+            self.request_id,
+            self.prompt,
+            self.prompt_token_ids,
+            [
+                CompletionOutput(
+                    i,
+                    request.text,
+                    request.output_token_ids,
+                    request.finish_reason,
+                    request.stop_reason,
+                    request.draft_length_varied,
+                )
+                for i, request in enumerate(self.requests)
+            ],
+            all(request.finished for request in self.requests),
+            total,
+        )
+
+
+def held_back(request: Request) -> int:
+    """Return how many last characters may be the beginning of a stop string; 0 once it has ended.
+
+    Example:
+        >>> from specedu.cache.block_pool import BlockPool
+        >>> from specedu.cache.block_table import BlockTable
+        >>> table = BlockTable(BlockPool(1), 1)
+        >>> request = Request("a", [1], SamplingParams(stop="xyz"), 0, table)
+        >>> request.text = "abxy"
+        >>> held_back(request)
+        2
+    """
+    if request.finished:
+        return 0
+    ends = (
+        n
+        for word in request.params.stop
+        for n in range(1, len(word))
+        if request.text.endswith(word[:n])
+    )
+    return max(ends, default=0)
+
+
+def mixed_seed(seed: int, label: int | str) -> int:
+    """Return an int64 seed made of a seed and a label, the same on every machine.
+
+    Example:
+        >>> mixed_seed(0, "7") != mixed_seed(0, "8")
+        True
+    """
+    digest = hashlib.blake2b(f"{seed}/{label}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def make_proposer(
+    config: SpeculativeConfig | None, model: Model, cache: CacheConfig
+) -> Proposer | None:
+    """Return the proposer that a configuration asks for; None without one.
+
+    Raises:
+        ValueError: the draft's vocabulary does not fit, or the setting cannot be served yet.
+    """
+    if config is None:
+        return None
+    if config.num_speculative_tokens_per_batch_size is not None:
+        refuse(
+            "num_speculative_tokens_per_batch_size",
+            config.num_speculative_tokens_per_batch_size,
+            "None: draft lengths by batch size are not served yet",
+        )
+    if config.method == "ngram":
+        return NgramProposer(
+            config.prompt_lookup_min, config.prompt_lookup_max, config.prompt_lookup_latest
+        )
+    if config.method == "custom":
+        return config.proposer
+    draft = model if config.model == "self" else config.model
+    if isinstance(draft, str) or not hasattr(draft, "forward"):
+        refuse("speculative_config model", draft, "a model object, or 'self'")
+    check_vocabularies(model, draft)
+    if draft.max_model_len < model.max_model_len:
+        context = f"a context of {draft.max_model_len}"
+        refuse("speculative_config model", context, f"at least the target's {model.max_model_len}")
+    return DraftModelProposer(
+        draft,
+        config.num_speculative_tokens,
+        model.vocab_size,
+        cache.num_blocks,
+        cache.block_size,
+        config.draft_sample_method,
+    )

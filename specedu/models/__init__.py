@@ -1,0 +1,1 @@
+"""Models: what the engine asks of one, and those that it brings."""

@@ -1,0 +1,322 @@
+"""The runner: fill, forward, verify, and propose for the next step.
+
+It owns everything with ids and numbers in it: the model, the caches and the drafts. The scheduler
+tells it how many tokens of which request; it tells the scheduler how many drafts there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from .draft.base import NO_DRAFT, Draft, DraftTask, Proposer
+from .draft_rows import model_input_ids
+from .kernels import Purpose, verify_chain
+from .models.base import ForwardBatch, Model
+from .outputs import banned_ids
+from .ragged import RaggedBatch, SpecDecodeMetadata
+from .request import Request
+from .sampling.coins import CoinKey, CoinSource
+from .sampling.transforms import probabilities
+from .scheduler import Plan, Scheduled
+
+
+class DraftStore:
+    """Pending drafts by request id, each for one step of its request; never by batch slot.
+
+    Example:
+        >>> store = DraftStore()
+        >>> store.put("a", 3, Draft([5, 6]))
+        >>> store.take("a", 3, 1)
+        (Draft(token_ids=[5], probs=None), 1)
+    """
+
+    def __init__(self) -> None:
+        self._drafts: dict[str, tuple[int, Draft]] = {}
+
+    def __len__(self) -> int:
+        """Return how many requests have a draft."""
+        return len(self._drafts)
+
+    def __contains__(self, request_id: str) -> bool:
+        """Return whether the request has a draft."""
+        return request_id in self._drafts
+
+    def put(self, request_id: str, step: int, draft: Draft) -> None:
+        """Keep the draft that the request's verify number ``step`` will test.
+
+        Raises:
+            ValueError: there is one already.
+        """
+        if request_id in self._drafts:
+            raise ValueError(f"request_id: {request_id!r} has a draft, expected none")
+        self._drafts[request_id] = step, draft
+
+    def take(self, request_id: str, step: int, count: int) -> tuple[Draft, int]:
+        """Return the first ``count`` drafted tokens and how many are cut off; forget the draft.
+
+        Raises:
+            ValueError: the draft was made for another step, or is shorter.
+        """
+        made_for, draft = self._drafts.pop(request_id, (step, NO_DRAFT))
+        if made_for != step or count > len(draft.token_ids):
+            raise ValueError(
+                f"{request_id}: a draft of {len(draft.token_ids)} for step {made_for}, expected at "
+                f"least {count} for step {step}"
+            )
+        probs = None if draft.probs is None else draft.probs[:count]
+        kept = Draft(draft.token_ids[:count], probs)
+        return kept, num_real(draft.token_ids) - num_real(kept.token_ids)
+
+    def drop(self, request_id: str) -> int:
+        """Forget a draft that no verify will see, and return how many tokens it had."""
+        return num_real(self._drafts.pop(request_id, (0, NO_DRAFT))[1].token_ids)
+
+    def pending(self) -> dict[str, tuple[int, Draft]]:
+        """Return every pending draft with the step that it is for."""
+        return dict(self._drafts)
+
+
+class Verdict(NamedTuple):
+    """What a verify made of one request.
+
+    Attributes:
+        drafts: the drafts that it saw.
+        num_cut: proposed drafts that it did not see, for want of budget.
+        num_accepted: how many drafts the rule accepted.
+        run: the ids that it emitted.
+    """
+
+    drafts: list[int]
+    num_cut: int
+    num_accepted: int
+    run: list[int]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The tensors of a step's verify, kept for the record."""
+
+    p: torch.Tensor
+    q: torch.Tensor | None
+    onehot: list[bool]
+    metadata: SpecDecodeMetadata
+    accept_coins: torch.Tensor
+    final_coins: torch.Tensor
+
+
+class Runner:
+    """Executes plans on one model.
+
+    Attributes:
+        model: the target.
+        cache: the target's cache.
+        proposer: makes the drafts, or None.
+        drafts: the pending drafts.
+        coins: where every coin comes from.
+        seen: the tensors of the last verify, or None.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        num_blocks: int,
+        block_size: int,
+        coins: CoinSource,
+        proposer: Proposer | None = None,
+        num_speculative_tokens: int = 0,
+        backend: str | None = None,
+    ) -> None:
+        self.model = model
+        self.block_size = block_size
+        self.cache: Any = model.make_cache(num_blocks, block_size)
+        self.coins = coins
+        self.proposer = proposer
+        self.kappa = num_speculative_tokens
+        self.backend = backend
+        self.drafts = DraftStore()
+        self.seen: Seen | None = None
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def execute(self, plan: Plan) -> list[Verdict]:
+        """Run one pass over the plan and verify its sampled parts, in the plan's order."""
+        taken = [
+            self.drafts.take(part.request.request_id, part.request.step, part.num_drafts)
+            for part in plan.scheduled
+        ]
+        drafts = [draft for draft, _ in taken]
+        metadata, batch = self._fill(plan, drafts)
+        logits = self.model.forward(batch, self.cache)
+        verified = self._verify(plan.sampled, drafts, metadata, logits)
+        return [
+            Verdict(draft.token_ids, cut, accepted, run)
+            for (draft, cut), (accepted, run) in zip(taken, verified, strict=False)
+        ]
+
+    def _fill(self, plan: Plan, drafts: Sequence[Draft]) -> tuple[SpecDecodeMetadata, ForwardBatch]:
+        """Lay the plan out flat: committed tokens, then drafts; sampled parts come first."""
+        ids, positions, slots = [], [], []
+        for part, draft in zip(plan.scheduled, drafts, strict=True):
+            end = part.start + part.num_tokens
+            ids += part.request.token_ids[part.start : end - part.num_drafts] + draft.token_ids
+            positions += range(part.start, end)
+            slots += part.request.table.slots(part.start, end)
+        flat = torch.tensor(ids, dtype=torch.int64)
+        counts = [part.num_tokens for part in plan.scheduled]
+        metadata = SpecDecodeMetadata.from_counts(
+            counts, [part.num_drafts for part in plan.scheduled], flat
+        )
+        rows = sum(part.num_drafts + 1 for part in plan.sampled)
+        batch = ForwardBatch(
+            input_ids=model_input_ids(flat, self.model.vocab_size),
+            positions=torch.tensor(positions),
+            slot_mapping=torch.tensor(slots),
+            block_tables=[part.request.table.blocks for part in plan.scheduled],
+            ragged=RaggedBatch.from_counts([part.start for part in plan.scheduled], counts),
+            logits_indices=metadata.logits_indices[:rows],  # a chunk's row is not looked at
+        )
+        return metadata, batch
+
+    def _verify(
+        self,
+        parts: Sequence[Scheduled],
+        drafts: Sequence[Draft],
+        metadata: SpecDecodeMetadata,
+        logits: torch.Tensor,
+    ) -> list[tuple[int, list[int]]]:
+        """Turn logits into laws, take the coins, and let the rule decide: (accepted, run)."""
+        self.seen = None
+        if not parts:
+            return []
+        rows = [(part.request, i) for part in parts for i in range(part.num_drafts + 1)]
+        p = probabilities(
+            logits,
+            [request.params for request, _ in rows],
+            [
+                banned_ids(request, request.num_output_tokens + i, self.model.eos_token_id)
+                for request, i in rows
+            ],
+        )
+        accept_keys = [coin_key(part.request, i) for part in parts for i in range(part.num_drafts)]
+        accept_coins = self.coins.coins(accept_keys, Purpose.ACCEPT)
+        final_coins = self.coins.coins([coin_key(part.request, 0) for part in parts], Purpose.FINAL)
+        onehot = [draft.probs is None for draft in drafts[: len(parts)]]
+        q = self._stack(drafts[: len(parts)], p)
+        result = verify_chain(
+            p,
+            q,
+            metadata.draft_token_ids,
+            metadata.cu_num_draft_tokens[: len(parts)],
+            accept_coins.to(p.device),
+            final_coins.to(p.device),
+            max_spec_len=metadata.max_spec_len,
+            greedy=torch.tensor([part.request.params.greedy for part in parts], device=p.device),
+            onehot=None if q is None else torch.tensor(onehot, device=p.device),
+            backend=self.backend,
+        )
+        self.seen = Seen(p, q, onehot, metadata, accept_coins, final_coins)
+        return [
+            (accepted, ids[: accepted + 1])
+            for accepted, ids in zip(
+                result.num_accepted.tolist(), result.token_ids.tolist(), strict=True
+            )
+        ]
+
+    def _stack(self, drafts: Sequence[Draft], p: torch.Tensor) -> torch.Tensor | None:
+        """Return the q rows in the order of the drafts; None where every draft is one-hot."""
+        if all(draft.probs is None for draft in drafts):
+            return None
+        unread = p.new_zeros(1, p.shape[1])
+        return torch.cat(
+            [
+                unread.expand(len(draft.token_ids), -1) if draft.probs is None else draft.probs
+                for draft in drafts
+            ]
+        )
+
+    # --- drafts for the next one ------------------------------------------------------------------
+
+    def propose(
+        self, running: Sequence[Request], max_model_len: int
+    ) -> list[tuple[Request, Draft]]:
+        """Ask the proposer for every decoding request that has no draft, and return the new ones.
+
+        A draft never reaches past the context: the request's last token may be the last place. It
+        is not shortened for ``max_tokens``, so that a shorter limit gives a prefix of the output.
+
+        Raises:
+            ValueError: the proposer returned something illegal.
+        """
+        if self.proposer is None:
+            return []
+        tasks, requests = [], []
+        for request in running:
+            limit = min(self.kappa, max_model_len - request.num_tokens - 1)
+            if request.decoding and limit > 0 and request.request_id not in self.drafts:
+                requests.append(request)
+                tasks.append(draft_task(request, limit))
+        made = self.proposer.propose(tasks, self.coins) if tasks else []
+        if len(made) != len(tasks):
+            raise ValueError(f"proposer: {len(made)} drafts, expected one for each of {len(tasks)}")
+        for task, draft in zip(tasks, made, strict=True):
+            check_draft(task, draft, self.model.vocab_size)
+            if draft.token_ids:
+                self.drafts.put(task.request_id, task.step, draft)
+        return list(zip(requests, made, strict=True))
+
+    def forget(self, request: Request) -> int:
+        """Drop what is kept of a request, and return how many drafts were never scheduled."""
+        if self.proposer is not None:
+            self.proposer.forget(request.request_id)
+        return self.drafts.drop(request.request_id)
+
+
+def coin_key(request: Request, i: int) -> CoinKey:
+    """Return the key of a coin for the i-th undecided token of the request's next verify."""
+    return CoinKey(request.request_id, request.seed, request.step, request.num_tokens + i)
+
+
+def draft_task(request: Request, limit: int) -> DraftTask:
+    """Return what a proposer is told of a request."""
+    return DraftTask(
+        request.request_id,
+        request.token_ids,
+        limit,
+        request.params,
+        request.seed,
+        request.step,
+        request.table.blocks,
+    )
+
+
+def num_real(token_ids: Sequence[int]) -> int:
+    """Count the drafts before the first -1: what lies behind it can never be accepted.
+
+    Example:
+        >>> num_real([4, -1, 5]), num_real([4, 5])
+        (1, 2)
+    """
+    return token_ids.index(-1) if -1 in token_ids else len(token_ids)
+
+
+def check_draft(task: DraftTask, draft: Draft, vocab_size: int) -> None:
+    """Refuse a draft that is too long, has an illegal id, or rows of another shape.
+
+    Raises:
+        ValueError: it is.
+    """
+    name, ids = f"proposer, request {task.request_id}", draft.token_ids
+    if len(ids) > task.limit:
+        raise ValueError(f"{name}: {len(ids)} drafts, expected at most {task.limit}")
+    for i, token in enumerate(ids):
+        if not isinstance(token, int) or not -1 <= token < vocab_size:
+            raise ValueError(
+                f"{name}: draft {i} is {token!r}, expected an id in [-1, {vocab_size})"
+            )
+    if draft.probs is not None and tuple(draft.probs.shape) != (len(ids), vocab_size):
+        shape = tuple(draft.probs.shape)
+        raise ValueError(f"{name}: probs {shape}, expected ({len(ids)}, {vocab_size})")

@@ -1,0 +1,1 @@
+"""From logits to the law that a row is verified against."""
