@@ -20,13 +20,13 @@ DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
 PROMPT_LOOKUP_DEFAULT = 5  # vLLM's, where both ends of the range are left out
 
 
-def refuse(name: str, value: object, legal: str) -> None:
-    """Raise the one error that every illegal setting gets.
+def refuse(name: str, value: object, legal: str, shown: str | None = None) -> None:
+    """Raise the one error that every illegal setting gets; ``shown`` stands for a long value.
 
     Raises:
         ValueError: always.
     """
-    raise ValueError(f"{name}: {value!r}, expected {legal}")
+    raise ValueError(f"{name}: {shown or repr(value)}, expected {legal}")
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None) -> None:

@@ -83,8 +83,8 @@ class Engine:
         if not prompt_token_ids:
             refuse("prompt", list(prompt_token_ids), "at least one token")
         if len(prompt_token_ids) > longest:
-            count = f"{len(prompt_token_ids)} tokens"
-            refuse("prompt", count, f"at most {longest}, one less than max_model_len")
+            legal = f"at most {longest}, one less than max_model_len"
+            refuse("prompt", prompt_token_ids, legal, f"{len(prompt_token_ids)} tokens")
         for name, ids in (("prompt", prompt_token_ids), ("stop_token_ids", params.stop_token_ids)):
             for i, token in enumerate(ids):
                 check_int(f"{name}[{i}]", token, 0, vocab_size - 1)

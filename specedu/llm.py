@@ -225,7 +225,8 @@ class LLM:
         if isinstance(settings, SamplingParams):
             settings = [settings] * len(prompts)
         if len(settings) != len(prompts):
-            refuse("sampling_params", f"{len(settings)} settings", f"{len(prompts)}, one a prompt")
+            legal = f"{len(prompts)}, one a prompt"
+            refuse("sampling_params", settings, legal, f"{len(settings)} settings")
         ids = [self._encode(prompt) for prompt in prompts]
         for token_ids, params in zip(ids, settings, strict=True):
             self.engine.check_request(token_ids, params)
@@ -373,8 +374,11 @@ def make_proposer(
         refuse("speculative_config model", draft, "a model object, or 'self'")
     check_vocabularies(model, draft)
     if draft.max_model_len < model.max_model_len:
-        context = f"a context of {draft.max_model_len}"
-        refuse("speculative_config model", context, f"at least the target's {model.max_model_len}")
+        legal, shown = (
+            f"at least the target's {model.max_model_len}",
+            f"{draft.max_model_len} tokens",
+        )
+        refuse("speculative_config model's max_model_len", draft, legal, shown)
     return DraftModelProposer(
         draft,
         config.num_speculative_tokens,

@@ -17,6 +17,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=1.0,
         help="share of the random cells that Triton's interpreter is asked (default: 1.0)",
     )
+    parser.addoption(
+        "--stress-steps",
+        type=int,
+        default=5_000,
+        help="engine steps of the stress test (default: 5000, a tenth of make stress)",
+    )
+
+
+@pytest.fixture
+def stress_steps(request: pytest.FixtureRequest) -> int:
+    return request.config.getoption("--stress-steps")
 
 
 @pytest.fixture

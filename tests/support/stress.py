@@ -27,7 +27,7 @@ def make_models(kind: str) -> tuple[ProbingModel | ContextModel, ProbingModel]:
     return target, ProbingModel(mixed_law(target.law, VOCAB), VOCAB, max_model_len=CONTEXT)
 
 
-def make_llm(kind: str, method: str, **options: object) -> LLM:
+def make_llm(kind: str, method: str, kappa: int = 3, **options: object) -> LLM:
     """Return an engine that drafts by the method; ``plain`` does not."""
     target, draft = make_models(kind)
     config = {
@@ -42,7 +42,7 @@ def make_llm(kind: str, method: str, **options: object) -> LLM:
         "self": {"method": "draft_model", "model": "self"},
     }[method]
     if config is not None:
-        config["num_speculative_tokens"] = options.pop("kappa", 3)
+        config["num_speculative_tokens"] = kappa
     return LLM(target, config, **options)
 
 
