@@ -12,27 +12,21 @@ nth repeat), all of them from cold caches, and medians, quartiles and ratios are
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import random
-import re
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 import torch
+from machine import describe_run, print_run, record
 from rich.console import Console
 from rich.progress import Progress
 
 from specedu.kernels import Verified, verify_chain
 
-RECORDED = Path(__file__).resolve().parent / "recorded"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # Logits that differ by N(0, s²) noise have Σ min(p, q) = 2·Φ(-s/2) in a large vocabulary: .70 here.
 LOGIT_NOISE = 0.77
@@ -247,22 +241,6 @@ def run_rule(name: str, x: Inputs, repeats: int) -> dict[str, Any]:
 # --- the report -----------------------------------------------------------------------------------
 
 
-def describe_run() -> dict[str, Any]:
-    cpuinfo = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else None
-    versions = {name: "not installed" for name in ("torch", "triton")}
-    versions |= {d.name: d.version for d in metadata.distributions() if d.name in versions}
-    return {
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "device": "cpu",
-        "cpu": found[1] if found else platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "versions": {"python": platform.python_version(), **versions},
-    }
-
-
 def report(result: dict[str, Any]) -> None:
     alpha, accepted = result["mean_acceptance"], result["mean_accepted"]
     print(f"\n{result['rule']}: " + ", ".join(f"{k} {v}" for k, v in result["shape"].items()))
@@ -309,17 +287,13 @@ def main() -> int:
         parser.error(f"--assert-targets: {shape}, expected {TARGET_SHAPE}, which targets are for")
 
     run = describe_run()
-    print(", ".join(f"{k} {v}" for k, v in (run | run["versions"]).items() if k != "versions"))
+    print_run(run)
     x = make_inputs(shape)
     results = [run_rule(rule, x, arguments.repeats) for rule in arguments.rules]
     for result in results:
         report(result)
     if arguments.record is not None:
-        file = arguments.record  # a bare name goes to the folder of recorded results
-        file = RECORDED / file if file.parent == Path(".") else file
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({**run, "results": results}, indent=1) + "\n")
-        print(f"recorded in {file}")
+        record(arguments.record, {**run, "results": results})
     missed = [target for result in results for target in result["targets"] if not target["met"]]
     return int(arguments.assert_targets and bool(missed))
 
