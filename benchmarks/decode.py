@@ -28,6 +28,7 @@ from specedu.models.base import ForwardBatch
 
 BATCHES = (1, 8, 64, 256)
 VOCAB, PROMPT, KAPPA = 64, 64, 3
+torch.set_num_threads(1)  # host work is one thread's
 ROUNDS, STEPS = 5, 12  # in each round every batch size runs that many steps
 
 

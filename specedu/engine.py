@@ -1,7 +1,8 @@
 """The step loop: schedule, execute, deliver, update, propose.
 
 Data flows one way through a step. Nothing reaches back: the scheduler knows no tensors, the rules
-know no requests.
+know no requests. It is the loop of ``specedu.single`` for many requests at a time; the docstring
+there says which of its lines grew into which file.
 """
 
 from __future__ import annotations

@@ -374,11 +374,8 @@ def make_proposer(
         refuse("speculative_config model", draft, "a model object, or 'self'")
     check_vocabularies(model, draft)
     if draft.max_model_len < model.max_model_len:
-        legal, shown = (
-            f"at least the target's {model.max_model_len}",
-            f"{draft.max_model_len} tokens",
-        )
-        refuse("speculative_config model's max_model_len", draft, legal, shown)
+        least = f"at least the target's {model.max_model_len}"
+        refuse("max_model_len of the draft model", draft.max_model_len, least)
     return DraftModelProposer(
         draft,
         config.num_speculative_tokens,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import settings
 
 # Triton's interpreter takes milliseconds a request: no example is slow because something is wrong.
 settings.register_profile("specedu", deadline=None, derandomize=True)
 settings.load_profile("specedu")
+
+# The tests' tensors are small, and several processes share the cores: a second thread only waits.
+torch.set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,6 +4,14 @@ Every faster version in the project must emit what these few lines emit. A law i
 non-negative numbers, one an id, that sum to one; ``p`` is the target's, ``q`` the draft's. Coins
 lie in [0, 1).
 
+The lowest rung of a ladder, each rung passing the same exact law:
+
+* ``drafts`` and ``qs`` of :func:`spec_step` grew into the ``propose`` of ``specedu.single``, and
+  into ``specedu.draft``;
+* ``ps`` grew into one forward pass over a cache, there and in ``specedu.runner``;
+* :func:`verify` grew into ``specedu.kernels.verify_chain``, for many requests at a time;
+* the returned list grew into commit and rollback, and then ``specedu.outputs``.
+
 Source: Leviathan, Kalman and Matias (arXiv:2211.17192), algorithm 1; Chen
 et al. (arXiv:2302.01318).
 """
