@@ -44,6 +44,7 @@ def check(engine: Engine) -> None:
 
     pending = engine.runner.drafts.pending()
     for request_id, (step, draft) in pending.items():
+        assert request_id in engine.requests, f"{request_id} has a draft and does not exist"
         request = engine.requests[request_id]
         assert request.decoding and step == request.step, f"{request_id} has a stale draft"
         assert len(draft.token_ids) == request.num_draft_tokens

@@ -55,6 +55,27 @@ def check_number(name: str, value: object, low: float, high: float, open_low: bo
         refuse(name, value, legal)
 
 
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is no bool.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(value, bool):
+        refuse(name, value, "True or False")
+
+
+def check_list(name: str, value: object, of: str) -> tuple[Any, ...]:
+    """Return a sequence as a tuple; refuse what is none.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        refuse(name, value, f"a sequence of {of}")
+    return tuple(value)
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Refuse what is not in the list; the error lists the valid names.
 
@@ -114,14 +135,18 @@ class SamplingParams:
         check_number("min_p", self.min_p, 0, 1)
         check_int("max_tokens", self.max_tokens, 1)
         check_int("min_tokens", self.min_tokens, 0, self.max_tokens)
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        one = isinstance(self.stop, str)
+        stop = (self.stop,) if one else check_list("stop", self.stop, "strings")
         for i, word in enumerate(stop):
             if not isinstance(word, str) or not word:
                 refuse(f"stop[{i}]", word, "a string of at least one character")
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        ids = check_list("stop_token_ids", self.stop_token_ids, "ids")
+        object.__setattr__(self, "stop_token_ids", ids)
         for i, token in enumerate(self.stop_token_ids):
             check_int(f"stop_token_ids[{i}]", token, 0)
+        check_flag("ignore_eos", self.ignore_eos)
+        check_flag("include_stop_str_in_output", self.include_stop_str_in_output)
         if self.seed is not None:
             check_int("seed", self.seed, -(2**63), 2**63 - 1)
         check_int("n", self.n, 1)
@@ -172,7 +197,7 @@ class SpeculativeConfig:
     num_speculative_tokens_per_batch_size: Sequence[tuple[int, int, int]] | None = None
 
     def __post_init__(self) -> None:
-        """Check every setting, and fill in the ends of the prompt lookup's range."""
+        """Check every setting, fill in the prompt lookup's range, and copy the schedule."""
         check_choice("method", self.method, METHODS)
         check_int("num_speculative_tokens", self.num_speculative_tokens, 1)
         check_choice("draft_sample_method", self.draft_sample_method, DRAFT_SAMPLE_METHODS)
@@ -180,6 +205,7 @@ class SpeculativeConfig:
             "rejection_sample_method", self.rejection_sample_method, REJECTION_SAMPLE_METHODS
         )
         check_choice("sampler", self.sampler, SAMPLERS)
+        check_flag("prompt_lookup_latest", self.prompt_lookup_latest)
         needs = {"draft_model": "model", "custom": "proposer"}
         for method, name in needs.items():
             given = getattr(self, name) is not None
@@ -193,17 +219,20 @@ class SpeculativeConfig:
                 refuse("draft_sample_method", self.draft_sample_method, "'greedy' with ngram")
         else:
             for name in lookup:
-                if getattr(self, name):
+                if getattr(self, name) is not getattr(SpeculativeConfig, name):  # its default
                     refuse(name, getattr(self, name), f"none with method {self.method!r}")
         if self.num_speculative_tokens_per_batch_size is not None:
             check_batch_size_schedule(self.num_speculative_tokens_per_batch_size)
+            schedule = tuple(tuple(entry) for entry in self.num_speculative_tokens_per_batch_size)
+            object.__setattr__(self, "num_speculative_tokens_per_batch_size", schedule)
 
     def _fill_prompt_lookup(self) -> None:
         low, high = self.prompt_lookup_min, self.prompt_lookup_max
         default = PROMPT_LOOKUP_DEFAULT if low is None and high is None else None
         low = next(n for n in (low, high, default) if n is not None)
         high = next(n for n in (high, low) if n is not None)
-        check_int("prompt_lookup_min", low, 1)
+        given = "prompt_lookup_max" if self.prompt_lookup_min is None else "prompt_lookup_min"
+        check_int(given, low, 1)
         check_int("prompt_lookup_max", high, 1)
         if low > high:
             refuse("prompt_lookup_min", low, f"at most prompt_lookup_max = {high}")
@@ -242,11 +271,11 @@ def check_batch_size_schedule(schedule: Sequence[Sequence[int]]) -> None:
         >>> check_batch_size_schedule([(1, 16, 3), (17, 64, 0)])
     """
     name = "num_speculative_tokens_per_batch_size"
-    if not schedule:
+    if not check_list(name, schedule, "(first, last, kappa)"):
         refuse(name, schedule, "at least one (first, last, kappa)")
     following = 1
     for i, entry in enumerate(schedule):
-        if len(entry) != 3:
+        if not isinstance(entry, Sequence) or len(entry) != 3:
             refuse(f"{name}[{i}]", entry, "three ints (first, last, kappa)")
         first, last, kappa = entry
         check_int(f"{name}[{i}] first", first, following, following)

@@ -18,7 +18,7 @@ from .config import (
 from .draft.base import Proposer
 from .draft.draft_model import DraftModelProposer, check_vocabularies
 from .draft.ngram import NgramProposer
-from .engine import Engine, Progress
+from .engine import Engine
 from .metrics import SpecDecodeStats
 from .models.base import Model
 from .request import Request
@@ -181,9 +181,12 @@ class LLM:
         Raises:
             ValueError: a prompt is illegal, or the settings are not as many as the prompts.
         """
-        groups = self._begin(prompts, sampling_params)
-        for _ in self._steps({r.request_id for group in groups for r in group.requests}):
-            pass
+        groups = [self._add(*asked) for asked in self._checked(prompts, sampling_params)]
+        try:
+            while any(not request.finished for group in groups for request in group.requests):
+                self.engine.step()
+        finally:
+            self._cancel(groups)  # an error or an interrupt leaves nothing behind
         return [group.output() for group in groups]
 
     def stream(
@@ -193,13 +196,13 @@ class LLM:
     ) -> Iterator[StreamOutput]:
         """Yield what each step adds, in the order in which it comes.
 
-        Closing the iterator early cancels what is left.
+        Requests begin with the first ``next``; closing the iterator early cancels what is left.
+        Several streams may take turns on one engine: each yields all of its own tokens.
 
         Raises:
-            ValueError: as :meth:`generate`, before anything is yielded.
+            ValueError: as :meth:`generate`, at once.
         """
-        groups = self._begin(prompts, sampling_params)
-        return self._stream(groups)
+        return self._stream(self._checked(prompts, sampling_params))
 
     def cancel(self, request_id: str) -> None:
         """End a request and all of its outputs; an unknown or ended one changes nothing."""
@@ -214,11 +217,11 @@ class LLM:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _begin(
+    def _checked(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-    ) -> list[Group]:
+    ) -> list[tuple[Prompt, list[int], SamplingParams]]:
         single = isinstance(prompts, str) or (prompts and isinstance(prompts[0], int))
         prompts = [prompts] if single else list(prompts)
         settings = sampling_params or SamplingParams()
@@ -230,10 +233,7 @@ class LLM:
         ids = [self._encode(prompt) for prompt in prompts]
         for token_ids, params in zip(ids, settings, strict=True):
             self.engine.check_request(token_ids, params)
-        return [
-            self._add(prompt, token_ids, params)
-            for prompt, token_ids, params in zip(prompts, ids, settings, strict=True)
-        ]
+        return list(zip(prompts, ids, settings, strict=True))
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
@@ -254,29 +254,49 @@ class LLM:
         ]
         return Group(request_id, prompt, token_ids, requests)
 
-    def _steps(self, wanted: set[str]) -> Iterator[Progress]:
-        """Step until every wanted request has ended, and yield what happened to them."""
-        while wanted & self.engine.requests.keys():
-            for progress in self.engine.step():
-                if progress.request.request_id in wanted:
-                    yield progress
-
-    def _stream(self, groups: list[Group]) -> Iterator[StreamOutput]:
-        names = {r.request_id: (g, i) for g in groups for i, r in enumerate(g.requests)}
-        sent = dict.fromkeys(names, 0)
+    def _stream(
+        self, asked: Sequence[tuple[Prompt, list[int], SamplingParams]]
+    ) -> Iterator[StreamOutput]:
+        groups = [self._add(*one) for one in asked]
+        left = [
+            Sent(group.request_id, i, r) for group in groups for i, r in enumerate(group.requests)
+        ]
         try:
-            for progress in self._steps(set(names)):
-                request = progress.request
-                group, index = names[request.request_id]
-                safe = len(request.text) - held_back(request)
-                text = request.text[sent[request.request_id] : safe]
-                sent[request.request_id] = max(safe, sent[request.request_id])
-                yield StreamOutput(
-                    group.request_id, index, text, progress.new_token_ids, request.finish_reason
-                )
+            while left:
+                for sent in left:
+                    # Steps may have been taken elsewhere: what counts is what was not sent yet.
+                    if sent.request.num_output_tokens > sent.tokens or sent.request.finished:
+                        yield sent.output()
+                left = [sent for sent in left if not sent.ended]
+                if left:
+                    self.engine.step()
         finally:
-            for name in names:
-                self.engine.cancel(name)
+            self._cancel(groups)
+
+    def _cancel(self, groups: Sequence[Group]) -> None:
+        for group in groups:
+            self.cancel(group.request_id)
+
+
+@dataclass
+class Sent:
+    """How much of one output a stream has yielded."""
+
+    request_id: str
+    index: int
+    request: Request
+    tokens: int = 0
+    characters: int = 0
+    ended: bool = False
+
+    def output(self) -> StreamOutput:
+        """Return what is new, and count it as sent."""
+        request = self.request
+        safe = max(self.characters, len(request.text) - held_back(request))
+        text, ids = request.text[self.characters : safe], request.output_token_ids[self.tokens :]
+        self.tokens, self.characters = self.tokens + len(ids), safe
+        self.ended = request.finished
+        return StreamOutput(self.request_id, self.index, text, ids, request.finish_reason)
 
 
 @dataclass

@@ -156,6 +156,10 @@ class SpecDecodeStats:
         assert sum(self.accepted_per_pos) == self.num_accepted_tokens
         assert sum(self.drafted_per_pos) == self.num_draft_tokens
         assert sum(n * times for n, times in self.histogram.items()) == self.num_accepted_tokens
+        assert sum(self.histogram.values()) == self.num_drafts
+        counts = zip(self.accepted_per_pos, self.tested_per_pos, self.drafted_per_pos, strict=True)
+        assert all(0 <= a <= tested <= drafted for a, tested, drafted in counts), self
+        assert sum(self.tested_per_pos) <= self.num_accepted_tokens + self.num_rejected_tokens
 
     def prometheus(self) -> str:
         """Return the counters as a metrics page, under vLLM's names.
@@ -171,9 +175,9 @@ class SpecDecodeStats:
         ]
         lines = []
         for name, value in rows:
-            lines += [f"# TYPE vllm:spec_decode_{name} counter"]
+            lines += [f"# TYPE vllm:spec_decode_{name}_total counter"]
             lines += [f"vllm:spec_decode_{name}_total {value}"]
-        lines += ["# TYPE vllm:spec_decode_num_accepted_tokens_per_pos counter"]
+        lines += ["# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter"]
         for place, count in enumerate(self.accepted_per_pos):
             label = f'{{position="{place}"}}'
             lines += [f"vllm:spec_decode_num_accepted_tokens_per_pos_total{label} {count}"]

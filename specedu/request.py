@@ -140,5 +140,6 @@ class Request:
             capacity = len(self.table.blocks) * self.table.block_size
             assert self.num_computed_tokens <= capacity
             assert self.num_draft_tokens == 0 or self.decoding
+            assert self.decoding or not self.num_output_tokens or self.num_preemptions
             if self.decoding:
                 assert self.num_computed_tokens == self.num_tokens - 1

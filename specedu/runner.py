@@ -264,6 +264,7 @@ class Runner:
             raise ValueError(f"proposer: {len(made)} drafts, expected one for each of {len(tasks)}")
         for task, draft in zip(tasks, made, strict=True):
             check_draft(task, draft, self.model.vocab_size)
+        for task, draft in zip(tasks, made, strict=True):  # all of them, or none
             if draft.token_ids:
                 self.drafts.put(task.request_id, task.step, draft)
         return list(zip(requests, made, strict=True))

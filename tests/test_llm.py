@@ -119,8 +119,7 @@ def test_two_streams_share_an_engine() -> None:
     head = next(first)
     second = list(llm.stream("b", SamplingParams(max_tokens=5)))
     assert join(second)[0] == "cabca"
-    rest = list(first)
-    assert join([head, *rest])[0].startswith("b")
+    assert join([head, *first])[0] == "bcabcabca"  # nothing of what came meanwhile is lost
     assert not llm.engine.has_unfinished()
 
 
@@ -140,7 +139,7 @@ def test_a_cancelled_request_ends_and_the_others_go_on() -> None:
         seen.setdefault(part.request_id, []).append(part)
         if part.request_id == "0":
             llm.cancel("0")
-    assert len(seen["0"]) == 1
+    assert [part.finish_reason for part in seen["0"]] == [None, "abort"]
     assert join(seen["1"])[0] == "cabcabcabcab"
     llm.cancel("0")
     llm.cancel("never was")

@@ -61,7 +61,7 @@ class BlockPool:
             ValueError: a block has no owner; the blocks before it are freed.
         """
         for block in blocks:
-            if self.ref_counts[block] < 1:
+            if not 0 <= block < self.num_blocks or self.ref_counts[block] < 1:
                 raise ValueError(f"blocks: {block} has no owner, expected an allocated block")
             self.ref_counts[block] -= 1
             if self.ref_counts[block] == 0:

@@ -17,7 +17,7 @@ def write(cache: torch.Tensor, slots: Sequence[int] | torch.Tensor, values: torc
         [[8.0, 0.0], [0.0, 7.0]]
     """
     flat = cache.view(-1, *cache.shape[2:])
-    flat[torch.as_tensor(slots, device=cache.device)] = values.to(cache.dtype)
+    flat[torch.as_tensor(slots, dtype=torch.int64, device=cache.device)] = values.to(cache.dtype)
 
 
 def read(cache: torch.Tensor, blocks: Sequence[int] | torch.Tensor, length: int) -> torch.Tensor:
@@ -27,7 +27,7 @@ def read(cache: torch.Tensor, blocks: Sequence[int] | torch.Tensor, length: int)
         >>> read(torch.tensor([[1, 2], [3, 4], [5, 6]]), [2, 0], 3).tolist()
         [5, 6, 1]
     """
-    blocks = torch.as_tensor(blocks, device=cache.device)
+    blocks = torch.as_tensor(blocks, dtype=torch.int64, device=cache.device)
     return cache[blocks].flatten(0, 1)[:length]
 
 

@@ -98,7 +98,10 @@ class DraftModelProposer:
         counts = [len(feed) for feed in feeds]
         ragged = RaggedBatch.from_counts(starts, counts)
         batch = ForwardBatch(
-            input_ids=torch.tensor([token for feed in feeds for token in feed]),
+            # A token that the draft does not know is fed as id 0: its guesses get worse, no more.
+            input_ids=torch.tensor(
+                [t if t < self.model.vocab_size else 0 for f in feeds for t in f]
+            ),
             positions=torch.tensor(
                 [start + i for start, n in zip(starts, counts, strict=True) for i in range(n)]
             ),
