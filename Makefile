@@ -3,6 +3,7 @@
 #   make test                     everything: unit tests, exact laws, compile gate
 #   make faults                   plant every fault, show which test catches it
 #   make stress                   50 000 engine steps under random load, every request checked alone
+#   make atlas                    the table bug-atlas row -> tests, or why not yet
 #   make lint                     ruff
 #   make test-next-triton         the kernels' tests again, on a newer Triton
 #   make bench                    time the acceptance rules on this machine
@@ -20,7 +21,7 @@ INSTALLED := $(VENV)/.installed
 NEXT := .triton-$(NEXT_TRITON)
 PYTEST := $(RUN) -m pytest -n auto --dist loadfile
 
-.PHONY: test faults stress lint test-next-triton bench clean
+.PHONY: test faults stress atlas lint test-next-triton bench clean
 
 test: $(INSTALLED)
 	$(PYTEST)
@@ -30,6 +31,9 @@ faults: $(INSTALLED)
 
 stress: $(INSTALLED)
 	$(RUN) -m pytest tests/test_stress.py --stress-steps 50000 -s --durations 0
+
+atlas: $(INSTALLED)
+	$(RUN) tests/support/atlas_table.py
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .

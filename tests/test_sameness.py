@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from engine_cases import atlas
 from stress import CONTEXT, VOCAB, make_llm, make_models
 
 from specedu.config import SamplingParams
@@ -75,9 +76,12 @@ def test_a_shorter_limit_gives_a_prefix(kind: str, method: str) -> None:
             assert outputs(llm, [PROMPT], short)[0] == whole[:limit]
 
 
+@atlas("B36")
 @pytest.mark.parametrize("kappa", range(1, 9))
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_output_is_plain_greedy_output(kind: str, method: str, kappa: int) -> None:
+def test_greedy_output_is_plain_greedy_output(
+    kind: str, method: str, kappa: int, atlas_row: str
+) -> None:
     prompts = [PROMPT, [3], [1, 1, 1, 1], list(range(VOCAB - 1))]
     params = SamplingParams(temperature=0, max_tokens=30)
     plain = outputs(make_llm(kind, "plain"), prompts, params)
