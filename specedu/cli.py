@@ -1,4 +1,4 @@
-"""The command line: ``specedu law MODULE:FUNCTION`` and, as the engine grows, the rest."""
+"""The command line: ``specedu generate | models | doctor | law``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,31 @@ import argparse
 import functools
 import importlib
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
+import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from specedu import generate
+from specedu.config import SamplingParams
+from specedu.kernels import backend, verify_chain
+from specedu.llm import DTYPES, LLM
+from specedu.models.loading import (
+    DEFAULT,
+    EMBEDDED,
+    VARIABLE,
+    LoadingError,
+    cache_folder,
+    fetch,
+    resolve,
+)
 from specedu.theory.cells import Path, Rule
 from specedu.theory.exact import JointLaw, joint_laws
 from specedu.theory.reference import Law
@@ -50,6 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     law.add_argument("--device", default="cpu", help="where the tensors lie (default: cpu)")
     law.add_argument("--seed", type=int, default=0, help="of the random points (default: 0)")
     law.set_defaults(run=run_law)
+    add_generate(commands)
+    models = commands.add_parser("models", help="list the embedded models, and fetch them")
+    models.add_argument("name", nargs="?", choices=list(EMBEDDED), help="fetch this one")
+    models.set_defaults(run=run_models)
+    doctor = commands.add_parser("doctor", help="tell what of specedu can run on this machine")
+    doctor.set_defaults(run=run_doctor)
     arguments = parser.parse_args(argv)
     try:
         return arguments.run(arguments)
@@ -68,6 +90,104 @@ def law_argument(words: str) -> Law:
 
 class UsageError(Exception):
     """A mistake in the call, told in one line."""
+
+
+# --- specedu generate, models, doctor -------------------------------------------------------------
+
+
+def add_generate(commands: Any) -> None:
+    """Add the arguments of ``specedu generate``; names are those of vLLM's example script."""
+    command = commands.add_parser(
+        "generate", help="answer a prompt, every token marked by how it was decided"
+    )
+    command.add_argument("prompt", help="a user's message; with --raw the beginning of a text")
+    command.add_argument("--model", default=None, help=f"a name, a folder (default: {DEFAULT})")
+    command.add_argument("--dtype", default="float32", choices=list(DTYPES))
+    command.add_argument("--method", default="ngram", choices=["ngram", "draft_model", "none"],
+                          help="draft_model: the model drafts for itself")  # fmt: skip
+    command.add_argument("--num-spec-tokens", type=int, default=3, metavar="KAPPA")
+    command.add_argument("--prompt-lookup-min", type=int, default=2, metavar="N")
+    command.add_argument("--prompt-lookup-max", type=int, default=4, metavar="N")
+    command.add_argument("--temp", type=float, default=0.0)
+    command.add_argument("--output-len", type=int, default=128)
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--raw", action="store_true", help="no chat template")
+    command.add_argument("--no-compare", action="store_true", help="do not decode plainly too")
+    command.set_defaults(run=run_generate)
+
+
+def run_generate(arguments: argparse.Namespace) -> int:
+    """Stream an answer, then print what speculation did for it."""
+    config = {"method": arguments.method, "num_speculative_tokens": arguments.num_spec_tokens}
+    if arguments.method == "ngram":
+        config["prompt_lookup_min"] = arguments.prompt_lookup_min
+        config["prompt_lookup_max"] = arguments.prompt_lookup_max
+    elif arguments.method == "draft_model":
+        config["model"] = "self"
+    console = Console(highlight=False)
+    try:
+        params = SamplingParams(
+            temperature=arguments.temp, max_tokens=arguments.output_len, seed=arguments.seed
+        )
+        settings = None if arguments.method == "none" else config
+        llm = LLM(arguments.model or resolve(), settings, dtype=arguments.dtype, record=True)
+        encode = llm.tokenizer.encode
+        ids = (
+            encode(arguments.prompt)
+            if arguments.raw
+            else llm.tokenizer.chat([{"role": "user", "content": arguments.prompt}])
+        )
+        llm.engine.check_request(ids, params)
+    except (ValueError, LoadingError) as error:
+        raise UsageError(str(error)) from error
+    console.print(generate.legend())
+    drafted = generate.run(llm, ids, params, generate.printer(console, llm))
+    console.print()
+    plain = None
+    if settings and not arguments.no_compare:
+        alone = LLM(llm.model, tokenizer=llm.tokenizer, record=True)
+        plain = generate.run(alone, ids, params)
+    console.print(generate.table(drafted, plain, arguments.num_spec_tokens if settings else 0))
+    return RIGHT
+
+
+def run_models(arguments: argparse.Namespace) -> int:
+    """List the embedded models with where they are, or fetch one."""
+    try:
+        if arguments.name:
+            print(fetch(EMBEDDED[arguments.name]))
+            return RIGHT
+    except LoadingError as error:
+        raise UsageError(str(error)) from error
+    for model in EMBEDDED.values():
+        folder = cache_folder() / model.name
+        state = f"in {folder}" if folder.is_dir() else f"not fetched yet, {model.megabytes} MB"
+        print(f"{model.name}  {model.licence}  {state}")
+    print(f"{VARIABLE} names a folder or hub id to use instead: {os.environ.get(VARIABLE, '-')}")
+    return RIGHT
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Print what is installed, and whether a kernel gives a known answer; 1 if it does not."""
+    triton = backend.triton.__version__ if backend.triton else "not installed"
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    print(f"python {platform.python_version()}, torch {torch.__version__}, triton {triton}")
+    print(f"GPU: {gpu}; Triton's interpreter: {'on' if backend.interpreting() else 'off'}")
+    healthy = True
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for name in backend.BACKENDS:
+        try:
+            right = all(
+                end.right
+                for end in endpoints(functools.partial(verify_chain, backend=name), device)
+            )
+            words = "gives the known answers" if right else "gives WRONG answers"
+        except RuntimeError as error:
+            right, words = name == "triton", f"cannot run here: {error}"
+        healthy &= right
+        print(f"verify_chain, backend {name}: {words}")
+    run_models(argparse.Namespace(name=None))
+    return RIGHT if healthy else WRONG
 
 
 # --- specedu law ----------------------------------------------------------------------------------

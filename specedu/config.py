@@ -97,8 +97,8 @@ class SamplingParams:
         min_p: ids below ``min_p`` times the largest probability go.
         max_tokens: the output's length at most.
         min_tokens: no end-of-text, stop id or stop string before that many tokens.
-        stop: strings that end the output; the text is cut before them.
-        stop_token_ids: ids that end the output; they are kept, as the last token.
+        stop: strings that end the output; the text is cut before them. None is none.
+        stop_token_ids: ids that end the output; they are kept, as the last token. None is none.
         ignore_eos: go on behind the end-of-text id.
         include_stop_str_in_output: keep the stop string in the text.
         seed: makes the output a function of the request alone; None draws one.
@@ -118,8 +118,8 @@ class SamplingParams:
     min_p: float = 0.0
     max_tokens: int = 16
     min_tokens: int = 0
-    stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
+    stop: str | Sequence[str] | None = ()
+    stop_token_ids: Sequence[int] | None = ()
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     seed: int | None = None
@@ -136,12 +136,12 @@ class SamplingParams:
         check_int("max_tokens", self.max_tokens, 1)
         check_int("min_tokens", self.min_tokens, 0, self.max_tokens)
         one = isinstance(self.stop, str)
-        stop = (self.stop,) if one else check_list("stop", self.stop, "strings")
+        stop = (self.stop,) if one else check_list("stop", self.stop or (), "strings")
         for i, word in enumerate(stop):
             if not isinstance(word, str) or not word:
                 refuse(f"stop[{i}]", word, "a string of at least one character")
         object.__setattr__(self, "stop", stop)
-        ids = check_list("stop_token_ids", self.stop_token_ids, "ids")
+        ids = check_list("stop_token_ids", self.stop_token_ids or (), "ids")
         object.__setattr__(self, "stop_token_ids", ids)
         for i, token in enumerate(self.stop_token_ids):
             check_int(f"stop_token_ids[{i}]", token, 0)
@@ -215,12 +215,13 @@ class SpeculativeConfig:
         lookup = ("prompt_lookup_min", "prompt_lookup_max", "prompt_lookup_latest")
         if self.method == "ngram":
             self._fill_prompt_lookup()
-            if self.draft_sample_method != "greedy":
-                refuse("draft_sample_method", self.draft_sample_method, "'greedy' with ngram")
         else:
             for name in lookup:
                 if getattr(self, name) is not getattr(SpeculativeConfig, name):  # its default
                     refuse(name, getattr(self, name), f"none with method {self.method!r}")
+        if self.method != "draft_model" and self.draft_sample_method != "greedy":
+            legal = f"'greedy' with method {self.method!r}, which does not draw by it"
+            refuse("draft_sample_method", self.draft_sample_method, legal)
         if self.num_speculative_tokens_per_batch_size is not None:
             check_batch_size_schedule(self.num_speculative_tokens_per_batch_size)
             schedule = tuple(tuple(entry) for entry in self.num_speculative_tokens_per_batch_size)

@@ -7,7 +7,7 @@ there says which of its lines grew into which file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from . import audit
@@ -38,14 +38,15 @@ class Engine:
         runner: the model with its caches and drafts.
         cache_config: the pool.
         scheduler_config: the budget.
-        decode: gives the text of ids; needed for stop strings.
+        decoder: makes, for each request, what gives the text that new ids add; without it there is
+            no text and no stop string.
         audited: check every invariant after every step.
         poisoned: overwrite what must not be read after every step (toys only).
         recorded: keep a :class:`StepRecord` of every step in ``records``.
 
     Attributes:
         requests: every request that waits or runs, by id.
-        stats: counters of all requests, ended ones too.
+        stats: counters of all requests that have ended.
         num_steps: steps that ran.
     """
 
@@ -55,7 +56,7 @@ class Engine:
         cache_config: CacheConfig,
         scheduler_config: SchedulerConfig,
         *,
-        decode: Decode | None = None,
+        decoder: Callable[[], Decode] | None = None,
         audited: bool = False,
         poisoned: bool = False,
         recorded: bool = False,
@@ -64,7 +65,7 @@ class Engine:
         self.pool = BlockPool(cache_config.num_blocks)
         self.block_size = cache_config.block_size
         self.scheduler = Scheduler(scheduler_config)
-        self.decode = decode
+        self.decoder = decoder
         self.audited, self.poisoned, self.recorded = audited, poisoned, recorded
         self.requests: dict[str, Request] = {}
         self.stats = SpecDecodeStats()
@@ -89,7 +90,7 @@ class Engine:
         for name, ids in (("prompt", prompt_token_ids), ("stop_token_ids", params.stop_token_ids)):
             for i, token in enumerate(ids):
                 check_int(f"{name}[{i}]", token, 0, vocab_size - 1)
-        if params.stop and self.decode is None:
+        if params.stop and self.decoder is None:
             refuse("stop", params.stop, "none where there is no tokenizer")
 
     def add_request(
@@ -105,6 +106,7 @@ class Engine:
         self.check_request(prompt_token_ids, params)
         table = BlockTable(self.pool, self.block_size)
         request = Request(request_id, list(prompt_token_ids), params, seed, table)
+        request.decode = self.decoder() if self.decoder else None
         self.requests[request_id] = request
         self.scheduler.add(request)
         return request
@@ -159,7 +161,7 @@ class Engine:
             verdict.run,
             eos_token_id=self.runner.model.eos_token_id,
             max_model_len=self.scheduler.config.max_model_len,
-            decode=self.decode,
+            decode=request.decode,
         )
 
     def _propose(self) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from .config import (
     CacheConfig,
     SamplingParams,
     SchedulerConfig,
     SpeculativeConfig,
+    check_choice,
     check_int,
     refuse,
 )
@@ -21,11 +25,15 @@ from .draft.ngram import NgramProposer
 from .engine import Engine
 from .metrics import SpecDecodeStats
 from .models.base import Model
+from .models.llama import LlamaModel
+from .models.loading import DEFAULT, resolve
 from .request import Request
 from .runner import Runner
 from .sampling.coins import CoinSource, PhiloxCoins
+from .tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -94,13 +102,18 @@ class LLM:
     """A language model that decodes speculatively.
 
     Args:
-        model: a model object; its ``encode`` and ``decode``, where it has them, are the tokenizer.
+        model: an embedded model's name (``smollm2-135m``), a checkpoint's folder, or a model
+            object.
         speculative_config: a SpeculativeConfig or a mapping of its settings; None decodes plainly.
         block_size: slots of a cache block.
         num_blocks: blocks of the cache.
         max_num_seqs: running requests at most.
         max_num_batched_tokens: token budget of a step.
-        max_model_len: tokens of a request at most; the model's limit unless given.
+        max_model_len: tokens of a request at most; unless given the model's limit, but no more
+            than 2048.
+        dtype: of a checkpoint's weights, ``float32`` or ``bfloat16``; a model object has its own.
+        tokenizer: an object with ``encode`` and ``decoder``; a checkpoint brings its own, and a
+            model object's ``encode`` and ``decode`` serve where it has them.
         seed: seeds of requests without one are drawn from it and from the request's id.
         coins: where every coin comes from; Philox unless given.
         backend: of the acceptance rule; None picks by device.
@@ -121,7 +134,7 @@ class LLM:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | str | Path = DEFAULT,
         speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
         *,
         block_size: int = 16,
@@ -129,6 +142,8 @@ class LLM:
         max_num_seqs: int = 64,
         max_num_batched_tokens: int = 2048,
         max_model_len: int | None = None,
+        dtype: str = "float32",
+        tokenizer: Any = None,
         seed: int = 0,
         coins: CoinSource | None = None,
         backend: str | None = None,
@@ -136,16 +151,23 @@ class LLM:
         poison: bool = False,
         record: bool = False,
     ) -> None:
-        if isinstance(model, str) or not hasattr(model, "forward"):
-            refuse("model", model, "a model object with forward and make_cache")
         check_int("seed", seed, -(2**63), 2**63 - 1)
-        longest = model.max_model_len if max_model_len is None else max_model_len
+        check_choice("dtype", dtype, list(DTYPES))
+        if isinstance(model, str | Path):
+            folder = resolve(model)
+            model, tokenizer = LlamaModel.load(folder, DTYPES[dtype]), Tokenizer(folder)
+        if not hasattr(model, "forward"):
+            refuse("model", model, "a model's name, a folder, or an object with forward")
+        if tokenizer is None and hasattr(model, "encode"):
+            tokenizer = Pieces(model)
+        longest = min(model.max_model_len, 2048) if max_model_len is None else max_model_len
         check_int("max_model_len", longest, 2, model.max_model_len)
         cache = CacheConfig(block_size, num_blocks)
         if num_blocks * block_size < longest:
             least = -(-longest // block_size)
             refuse("num_blocks", num_blocks, f"at least {least} to hold max_model_len = {longest}")
         self.model = model
+        self.tokenizer = tokenizer
         self.seed = seed
         self.speculative_config = SpeculativeConfig.of(speculative_config)
         proposer = make_proposer(self.speculative_config, model, cache)
@@ -160,7 +182,7 @@ class LLM:
                 proposer.draft_slots if proposer else 0,
                 proposer.num_lookahead_tokens if proposer else 0,
             ),
-            decode=getattr(model, "decode", None),
+            decoder=tokenizer.decoder if tokenizer else None,
             audited=audit,
             poisoned=poison,
             recorded=record,
@@ -188,6 +210,20 @@ class LLM:
         finally:
             self._cancel(groups)  # an error or an interrupt leaves nothing behind
         return [group.output() for group in groups]
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        sampling_params: SamplingParams | None = None,
+    ) -> RequestOutput:
+        """Generate the answer to a conversation of ``{"role": ..., "content": ...}`` messages.
+
+        Raises:
+            ValueError: the tokenizer has no chat template.
+        """
+        if not hasattr(self.tokenizer, "chat"):
+            refuse("messages", messages, "none: the tokenizer has no chat template")
+        return self.generate(self.tokenizer.chat(messages), sampling_params)[0]
 
     def stream(
         self,
@@ -238,9 +274,9 @@ class LLM:
     def _encode(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
             return list(prompt)
-        if not hasattr(self.model, "encode"):
-            refuse("prompt", prompt, "token ids: the model has no tokenizer")
-        return self.model.encode(prompt)
+        if self.tokenizer is None:
+            refuse("prompt", prompt, "token ids: there is no tokenizer")
+        return self.tokenizer.encode(prompt)
 
     def _add(self, prompt: Prompt, token_ids: list[int], params: SamplingParams) -> Group:
         request_id = str(self._count)
@@ -276,6 +312,14 @@ class LLM:
     def _cancel(self, groups: Sequence[Group]) -> None:
         for group in groups:
             self.cancel(group.request_id)
+
+
+class Pieces:
+    """The pieces of a toy, as a tokenizer."""
+
+    def __init__(self, model: Any) -> None:
+        self.encode = model.encode
+        self.decoder = lambda: model.decode
 
 
 @dataclass

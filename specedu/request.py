@@ -7,6 +7,7 @@ a token lacks nothing but its last token in the cache, unless it was preempted a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from .cache.block_table import BlockTable
@@ -37,6 +38,7 @@ class Request:
         num_draft_tokens: how many drafts the runner holds for it.
         step: how many verifies it had; the one that completes the prompt is number 0.
         text: the output's text, stop strings cut.
+        decode: gives the text that new ids add; it may remember half a character.
         finish_reason: ``stop``, ``length`` or ``abort``; None while it runs.
         stop_reason: the stop id or string that ended it; None for the end-of-text id.
         num_preemptions: how often its cache was taken away.
@@ -63,6 +65,7 @@ class Request:
         self.num_draft_tokens = 0
         self.step = 0
         self.text = ""
+        self.decode: Callable[[Sequence[int]], str] | None = None
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.num_preemptions = 0

@@ -130,7 +130,7 @@ def test_one_stop_string_is_a_list_of_one() -> None:
         ),
         pytest.param(
             {"draft_sample_method": "probabilistic"},
-            r"draft_sample_method: 'probabilistic', expected 'greedy' with ngram",
+            r"draft_sample_method: 'probabilistic', expected 'greedy' with method 'ngram'",
             id="ngram-has-no-q",
         ),
         pytest.param(
@@ -391,3 +391,15 @@ def test_the_callers_lists_are_copied_so_that_later_changes_pass_by() -> None:
     schedule.append([])
     assert params == SamplingParams(stop=["a"], stop_token_ids=[1])
     assert config.num_speculative_tokens_per_batch_size == ((1, 4, 2),)
+
+
+def test_no_stop_may_be_written_as_none() -> None:
+    params = SamplingParams(stop=None, stop_token_ids=None)
+    assert (params.stop, params.stop_token_ids) == ((), ())
+
+
+def test_a_custom_proposer_does_not_draw_by_the_sample_method() -> None:
+    settings = {"method": "custom", "num_speculative_tokens": 1, "proposer": object()}
+    SpeculativeConfig(**settings)
+    with pytest.raises(ValueError, match="expected 'greedy' with method 'custom'"):
+        SpeculativeConfig(**settings, draft_sample_method="probabilistic")

@@ -185,7 +185,8 @@ def test_as_many_settings_as_prompts() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "smollm2-135m"}, "model: 'smollm2-135m', expected a model object"),
+        ({"model": 7}, "model: 7, expected a model's name, a folder, or an object with forward"),
+        ({"dtype": "float16"}, "dtype: 'float16', expected one of float32, bfloat16"),
         ({"num_blocks": 3}, "num_blocks: 3, expected at least 4 to hold max_model_len = 64"),
         ({"max_model_len": 65}, r"max_model_len: 65, expected an int in \[2, 64\]"),
         ({"block_size": 0}, "block_size: 0, expected an int of at least 1"),

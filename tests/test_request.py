@@ -206,7 +206,7 @@ def test_a_request_may_fill_the_context() -> None:
     [
         pytest.param(lambda: running(0), {"num_computed_tokens": -1}, id="computed-negative"),
         pytest.param(roomy, {"num_computed_tokens": 6}, id="computed-past-the-text"),
-        pytest.param(full, {"token_ids": [0] * 9}, id="past-the-context"),
+        pytest.param(full, {"token_ids": [0] * 9, "num_computed_tokens": 8}, id="past-the-context"),
         pytest.param(waiting, {"token_ids": [4, 5]}, id="prompt-lost"),
         pytest.param(
             lambda: running(4, (7, 8)), {"params": SamplingParams(max_tokens=1)}, id="past-max"

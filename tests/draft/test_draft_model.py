@@ -270,6 +270,18 @@ def test_a_phase_without_drafts_costs_the_drafter_nothing(atlas_row: str) -> Non
 
 
 @atlas("B118")
+def test_drafts_that_were_never_verified_are_not_taken_for_text(atlas_row: str) -> None:
+    watched = Watched(target_model())
+    proposer, text = make_proposer(watched), [0, 1, 2, 3]
+    [first] = proposer.propose([make_task(text, 3)], PhiloxCoins())
+    more = [(token + 1) % VOCAB for token in first.token_ids] + [0, 0]
+    watched.passes.clear()
+    [second] = proposer.propose([make_task([*text, *more], 3, step=6)], PhiloxCoins())
+    assert watched.passes[0] == [(4, more)]
+    assert second.token_ids == greedy_path([*text, *more], 3)
+
+
+@atlas("B118")
 def test_drafts_that_shrink_at_the_end_of_the_context_are_all_accepted(atlas_row: str) -> None:
     llm = make_llm("self", 3, record=True, target=target_model(max_model_len=17))
     llm.generate([[0, 1]], SamplingParams(temperature=0, max_tokens=99))
@@ -525,6 +537,14 @@ def test_the_filters_apply_to_sampled_drafts(params: SamplingParams, wanted: lis
 def test_a_greedy_draft_is_the_argmax_whatever_the_temperature(temperature: float) -> None:
     params = SamplingParams(temperature=temperature)
     assert rows_of("greedy", params) == Draft([0, 0], None)
+
+
+def test_a_greedy_draft_is_the_argmax_of_logits_that_differ_by_little() -> None:
+    # In float32 the two are equally likely, and the lowest id would be taken.
+    tiny = Fraction(1, 2**40)
+    law = (Fraction(1, 2) - tiny, Fraction(1, 2) + tiny, *[Fraction(0)] * 3)
+    proposer = make_proposer(TableModel([law] * VOCAB))
+    assert proposer.propose([make_task([0], 2, RANDOM)], PhiloxCoins())[0].token_ids == [1, 1]
 
 
 def test_a_greedy_request_gets_one_hot_drafts_from_a_sampling_drafter() -> None:
