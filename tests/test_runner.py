@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from engine_cases import atlas, cases
+from watching import Asked, Watched
 
 from specedu.cache.block_pool import BlockPool
 from specedu.cache.block_table import BlockTable
@@ -25,7 +26,7 @@ from specedu.models.toy import (
 )
 from specedu.request import Request, Status
 from specedu.runner import DraftStore, Runner, num_real
-from specedu.sampling.coins import CoinKey, CoinSource, PhiloxCoins
+from specedu.sampling.coins import CoinSource
 from specedu.scheduler import Plan, Scheduled
 from specedu.theory.reference import Law, Text
 from specedu.theory.settings import law_of
@@ -37,32 +38,6 @@ RANDOM = SamplingParams(temperature=1)
 
 def law(text: Text) -> Law:
     return hashed_law(text, VOCAB)
-
-
-class Watched:
-    """A model that remembers its batches."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.batches: list[ForwardBatch] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def forward(self, batch: ForwardBatch, cache: Any) -> torch.Tensor:
-        self.batches.append(batch)
-        return self.model.forward(batch, cache)
-
-
-class Asked(PhiloxCoins):
-    """Philox, and a memory of what was asked."""
-
-    def __init__(self) -> None:
-        self.keys: list[tuple[Purpose, CoinKey]] = []
-
-    def coins(self, keys: Sequence[CoinKey], purpose: Purpose) -> torch.Tensor:
-        self.keys += [(purpose, key) for key in keys]
-        return super().coins(keys, purpose)
 
 
 class Bench:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-import torch
 from engine_cases import atlas, cases
+from watching import Asked, Watched
 
 from specedu.cache.block_pool import BlockPool
 from specedu.cache.block_table import BlockTable
@@ -14,11 +14,10 @@ from specedu.config import SamplingParams, SchedulerConfig
 from specedu.draft.base import Draft, DraftTask, StatelessProposer
 from specedu.kernels import Purpose
 from specedu.llm import LLM
-from specedu.models.base import ForwardBatch
 from specedu.models.toy import ContextModel, ProbingModel, hashed_law, mixed_law
 from specedu.outputs import deliver
 from specedu.request import Request, Status
-from specedu.sampling.coins import CoinKey, CoinSource, PhiloxCoins
+from specedu.sampling.coins import CoinKey, CoinSource
 from specedu.scheduler import Plan, Scheduled, Scheduler
 from specedu.theory.reference import Law, Text
 
@@ -125,17 +124,6 @@ def test_the_step_that_completes_the_prompt_is_step_0() -> None:
         steps.append((plan.scheduled[0].samples, request.step))
         drive.update(plan)
     assert steps == [(False, 0), (False, 0), (True, 0), (True, 1), (True, 2)]
-
-
-class Asked(PhiloxCoins):
-    """Philox, and a memory of what was asked."""
-
-    def __init__(self) -> None:
-        self.keys: list[tuple[Purpose, CoinKey]] = []
-
-    def coins(self, keys: Sequence[CoinKey], purpose: Purpose) -> torch.Tensor:
-        self.keys += [(purpose, key) for key in keys]
-        return super().coins(keys, purpose)
 
 
 def test_a_chunk_that_leaves_a_rest_is_not_verified_and_uses_no_coin() -> None:
@@ -437,21 +425,6 @@ def test_requests_one_after_another_are_all_drafted_for(atlas_row: str) -> None:
         [output] = llm.generate([[token % VOCAB, 1]], SamplingParams(temperature=0, max_tokens=6))
         assert output.metrics.num_drafts > 0
         assert output.metrics.num_rejected_tokens == 0
-
-
-class Watched:
-    """A model that remembers every position that it was fed."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.positions: list[int] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def forward(self, batch: ForwardBatch, cache: Any) -> torch.Tensor:
-        self.positions += batch.positions.tolist()
-        return self.model.forward(batch, cache)
 
 
 def law(text: Text) -> Law:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from engine_cases import atlas
+from watching import Asked
 
 from specedu.cache import kv
 from specedu.config import SamplingParams
@@ -488,14 +489,6 @@ def test_the_rule_is_handed_the_very_rows_of_the_drafts(atlas_row: str) -> None:
 
 
 def test_a_drafts_coin_is_keyed_by_the_verify_that_tests_it() -> None:
-    class Asked(PhiloxCoins):
-        def __init__(self) -> None:
-            self.keys: list[tuple[Purpose, CoinKey]] = []
-
-        def coins(self, keys: Sequence[CoinKey], purpose: Purpose) -> torch.Tensor:
-            self.keys += [(purpose, key) for key in keys]
-            return super().coins(keys, purpose)
-
     coins = Asked()
     llm = make_llm("self", 3, "probabilistic", coins=coins)
     request = llm.engine.add_request("a", [0, 1], RANDOM, seed=9)
