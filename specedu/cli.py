@@ -103,8 +103,13 @@ def add_generate(commands: Any) -> None:
     command.add_argument("prompt", help="a user's message; with --raw the beginning of a text")
     command.add_argument("--model", default=None, help=f"a name, a folder (default: {DEFAULT})")
     command.add_argument("--dtype", default="float32", choices=list(DTYPES))
-    command.add_argument("--method", default="ngram", choices=["ngram", "draft_model", "none"],
-                          help="draft_model: the model drafts for itself")  # fmt: skip
+    command.add_argument(
+        "--method",
+        default="ngram",
+        choices=["ngram", "draft_model", "int4", "early_exit", "none"],
+        help="draft_model: the model drafts for itself; int4: the same, its weights in four bits",
+    )
+    command.add_argument("--early-exit-layers", type=int, default=24, metavar="N")
     command.add_argument("--num-spec-tokens", type=int, default=3, metavar="KAPPA")
     command.add_argument("--prompt-lookup-min", type=int, default=2, metavar="N")
     command.add_argument("--prompt-lookup-max", type=int, default=4, metavar="N")
@@ -122,8 +127,11 @@ def run_generate(arguments: argparse.Namespace) -> int:
     if arguments.method == "ngram":
         config["prompt_lookup_min"] = arguments.prompt_lookup_min
         config["prompt_lookup_max"] = arguments.prompt_lookup_max
-    elif arguments.method == "draft_model":
-        config["model"] = "self"
+    elif arguments.method == "early_exit":
+        config["early_exit_layers"] = arguments.early_exit_layers
+    else:
+        quantization = "int4" if arguments.method == "int4" else None
+        config |= {"method": "draft_model", "model": "self", "quantization": quantization}
     console = Console(highlight=False)
     try:
         params = SamplingParams(

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from .draft.base import Proposer
 
 GREEDY_BELOW = 1e-2  # a temperature between 0 and this overflows exp(logit / T) in float32
-METHODS = ("ngram", "draft_model", "custom")
+METHODS = ("ngram", "draft_model", "early_exit", "custom")
 REJECTION_SAMPLE_METHODS = ("standard",)
 SAMPLERS = ("chain",)
 DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
+QUANTIZATIONS = ("int4",)
 PROMPT_LOOKUP_DEFAULT = 5  # vLLM's, where both ends of the range are left out
 
 
@@ -162,9 +163,11 @@ class SpeculativeConfig:
     """How drafts are made and verified.
 
     Attributes:
-        method: ``ngram``, ``draft_model`` or ``custom``.
+        method: ``ngram``, ``draft_model``, ``early_exit`` or ``custom``.
         num_speculative_tokens: κ, drafted tokens a step at most.
-        model: the draft model (``draft_model``).
+        model: the draft model (``draft_model``): an object, a name, a folder, or ``self``.
+        quantization: ``int4`` streams the draft's weights in four bits (``draft_model``).
+        early_exit_layers: how many layers of the target draft (``early_exit``).
         proposer: any Proposer (``custom``).
         prompt_lookup_min: shortest suffix that is looked up (``ngram``).
         prompt_lookup_max: longest; both left out mean 5, one left out takes the other's value.
@@ -187,6 +190,8 @@ class SpeculativeConfig:
     method: str
     num_speculative_tokens: int
     model: Any = None
+    quantization: str | None = None
+    early_exit_layers: int | None = None
     proposer: Proposer | None = None
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
@@ -206,12 +211,22 @@ class SpeculativeConfig:
         )
         check_choice("sampler", self.sampler, SAMPLERS)
         check_flag("prompt_lookup_latest", self.prompt_lookup_latest)
-        needs = {"draft_model": "model", "custom": "proposer"}
+        needs = {
+            "draft_model": "model",
+            "early_exit": "early_exit_layers",
+            "custom": "proposer",
+        }
         for method, name in needs.items():
             given = getattr(self, name) is not None
             if given != (self.method == method):
                 legal = "one" if not given else f"none with method {self.method!r}"
                 refuse(f"{name} of method {self.method!r}", getattr(self, name), legal)
+        if self.early_exit_layers is not None:
+            check_int("early_exit_layers", self.early_exit_layers, 1)
+        if self.quantization is not None:
+            check_choice("quantization", self.quantization, QUANTIZATIONS)
+            if self.method != "draft_model":
+                refuse("quantization", self.quantization, f"none with method {self.method!r}")
         lookup = ("prompt_lookup_min", "prompt_lookup_max", "prompt_lookup_latest")
         if self.method == "ngram":
             self._fill_prompt_lookup()
@@ -219,7 +234,8 @@ class SpeculativeConfig:
             for name in lookup:
                 if getattr(self, name) is not getattr(SpeculativeConfig, name):  # its default
                     refuse(name, getattr(self, name), f"none with method {self.method!r}")
-        if self.method != "draft_model" and self.draft_sample_method != "greedy":
+        draws = ("draft_model", "early_exit")
+        if self.method not in draws and self.draft_sample_method != "greedy":
             legal = f"'greedy' with method {self.method!r}, which does not draw by it"
             refuse("draft_sample_method", self.draft_sample_method, legal)
         if self.num_speculative_tokens_per_batch_size is not None:

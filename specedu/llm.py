@@ -433,14 +433,8 @@ def make_proposer(
         )
     if config.method == "custom":
         return config.proposer
-    draft = model if config.model == "self" else config.model
-    if isinstance(draft, str) or not hasattr(draft, "forward"):
-        refuse("speculative_config model", draft, "a model object, or 'self'")
-    check_vocabularies(model, draft)
-    if draft.max_model_len < model.max_model_len:
-        least = f"at least the target's {model.max_model_len}"
-        refuse("max_model_len of the draft model", draft.max_model_len, least)
-    return DraftModelProposer(
+    draft = draft_of(config, model)
+    proposer = DraftModelProposer(
         draft,
         config.num_speculative_tokens,
         model.vocab_size,
@@ -448,3 +442,33 @@ def make_proposer(
         cache.block_size,
         config.draft_sample_method,
     )
+    if config.method == "early_exit":
+        proposer.draft_slots = 0  # its layers are the target's: no other queue
+    return proposer
+
+
+def draft_of(config: SpeculativeConfig, model: Model) -> Model:
+    """Return the draft model of a configuration, checked against the target.
+
+    Raises:
+        ValueError: it is no model, knows other tokens, or has a shorter context.
+        LoadingError: it cannot be had.
+    """
+    if config.method == "early_exit":
+        if not hasattr(model, "first_layers"):
+            refuse("method", "early_exit", "another: the target has no layers to leave early")
+        return model.first_layers(config.early_exit_layers)
+    draft = model if config.model == "self" else config.model
+    if isinstance(draft, str | Path):
+        draft = LlamaModel.load(resolve(draft), getattr(model, "dtype", torch.float32))
+    if not hasattr(draft, "forward"):
+        refuse("speculative_config model", draft, "a model object, a name, a folder, or 'self'")
+    check_vocabularies(model, draft)
+    if draft.max_model_len < model.max_model_len:
+        least = f"at least the target's {model.max_model_len}"
+        refuse("max_model_len of the draft model", draft.max_model_len, least)
+    if config.quantization:
+        if not hasattr(draft, "quantized"):
+            refuse("quantization", config.quantization, "None: the draft model has no such weights")
+        draft = draft.quantized()
+    return draft

@@ -111,7 +111,7 @@ def test_one_stop_string_is_a_list_of_one() -> None:
     [
         pytest.param(
             {"method": "medusa"},
-            r"method: 'medusa', expected one of ngram, draft_model, custom",
+            r"method: 'medusa', expected one of ngram, draft_model, early_exit, custom",
             id="method",
         ),
         pytest.param({"method": None}, r"method: None, expected one of", id="no-method"),
@@ -403,3 +403,33 @@ def test_a_custom_proposer_does_not_draw_by_the_sample_method() -> None:
     SpeculativeConfig(**settings)
     with pytest.raises(ValueError, match="expected 'greedy' with method 'custom'"):
         SpeculativeConfig(**settings, draft_sample_method="probabilistic")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"method": "early_exit"}, "early_exit_layers of method 'early_exit': None, expected one"),
+        ({"method": "early_exit", "early_exit_layers": 0}, "early_exit_layers: 0, expected an int"),
+        ({"method": "ngram", "early_exit_layers": 3}, "early_exit_layers of method 'ngram': 3"),
+        ({"method": "ngram", "quantization": "int4"}, "quantization: 'int4', expected none with"),
+        (
+            {"method": "draft_model", "model": "self", "quantization": "fp8"},
+            "quantization: 'fp8', expected one of int4",
+        ),
+    ],
+)
+def test_settings_of_a_models_own_drafts_are_checked(settings: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SpeculativeConfig(num_speculative_tokens=2, **settings)
+
+
+def test_toys_have_no_layers_to_leave_early_and_no_weights_to_round() -> None:
+    from specedu.llm import LLM
+    from specedu.models.toy import ContextModel
+
+    for config, words in (
+        ({"method": "early_exit", "early_exit_layers": 1}, "the target has no layers"),
+        ({"method": "draft_model", "model": "self", "quantization": "int4"}, "no such weights"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            LLM(ContextModel(4), {"num_speculative_tokens": 2, **config})

@@ -194,7 +194,7 @@ def test_as_many_settings_as_prompts() -> None:
         ({"max_num_batched_tokens": 63}, "max_num_batched_tokens: 63, expected at least 64"),
         (
             {"speculative_config": {"method": "oracle", "num_speculative_tokens": 3}},
-            "method: 'oracle', expected one of ngram, draft_model, custom",
+            "method: 'oracle', expected one of ngram, draft_model, early_exit, custom",
         ),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 0}},

@@ -58,8 +58,11 @@ def test_its_logits_are_those_of_transformers(plain: LLM) -> None:
         {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1,
          "prompt_lookup_max": 4},
         {"method": "draft_model", "model": "self", "num_speculative_tokens": 3},
+        {"method": "draft_model", "model": "self", "quantization": "int4",
+         "num_speculative_tokens": 4},
+        {"method": "early_exit", "early_exit_layers": 24, "num_speculative_tokens": 2},
     ],
-    ids=["ngram", "self"],
+    ids=["ngram", "self", "int4", "early-exit"],
 )  # fmt: skip
 def test_greedy_text_with_drafts_is_plain_greedy_text(
     plain: LLM, config: dict, question: str
@@ -67,6 +70,14 @@ def test_greedy_text_with_drafts_is_plain_greedy_text(
     drafted = ask(with_drafts(plain, **config), question)
     assert drafted.outputs[0].text == ask(plain, question).outputs[0].text
     assert drafted.metrics.num_drafts > 0
+
+
+def test_the_four_bit_draft_is_almost_always_right(plain: LLM) -> None:
+    """The weights come out of a four-bit file: this says nothing of other models."""
+    llm = with_drafts(plain, method="draft_model", model="self", quantization="int4",
+                      num_speculative_tokens=4)  # fmt: skip
+    ask(llm, QUESTIONS[1], SamplingParams(temperature=0, max_tokens=40))
+    assert llm.metrics.acceptance_rate > 0.8
 
 
 def test_a_stream_gives_the_text_of_generate(plain: LLM) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -69,3 +70,64 @@ def products(dtype: torch.dtype, packed: bool | None = None) -> tuple[Apply, App
     if packed is None:
         packed = packing_works(dtype)
     return (reorder, apply_packed) if packed else (lambda weight: weight, F.linear)
+
+
+# --- weights in four and eight bits ---------------------------------------------------------------
+
+GROUP = 32  # entries that share a scale and a zero, as in the Q4_1 blocks of a GGUF file
+
+
+class Int4(NamedTuple):
+    """A weight in four bits, packed for torch's product, with (scale, zero) of each group."""
+
+    packed: torch.Tensor
+    scales_and_zeros: torch.Tensor
+
+
+class Int8(NamedTuple):
+    """A weight in eight bits with one scale a row."""
+
+    rows: torch.Tensor
+    scales: torch.Tensor
+
+
+def to_int4(weight: torch.Tensor) -> Int4:
+    """Put each group of 32 on fifteen even steps from its smallest to its largest entry."""
+    out, size = weight.shape
+    groups = weight.float().view(out, size // GROUP, GROUP)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    scale = (high - low).clamp(min=1e-8) / 15
+    steps = torch.round((groups - low) / scale).clamp(0, 15).to(torch.int32).view(out, size)
+    zero = low + 8 * scale  # torch counts the steps from -8
+    pairs = torch.cat([scale, zero], dim=-1).transpose(0, 1).contiguous().bfloat16()
+    return Int4(torch._convert_weight_to_int4pack_for_cpu(steps, 1), pairs)
+
+
+def to_int8(weight: torch.Tensor) -> Int8:
+    """Put each row on 255 even steps around 0."""
+    scale = weight.float().abs().amax(1) / 127
+    return Int8(torch.round(weight.float() / scale[:, None]).to(torch.int8), scale.bfloat16())
+
+
+def apply_quantized(x: torch.Tensor, weight: Int4 | Int8) -> torch.Tensor:
+    """Return ``x @ weight.T`` for bfloat16 x."""
+    if isinstance(weight, Int8):
+        return torch._weight_int8pack_mm(x, weight.rows, weight.scales)
+    return torch._weight_int4pack_mm_for_cpu(x, weight.packed, GROUP, weight.scales_and_zeros)
+
+
+def int4_products() -> tuple[Callable[[torch.Tensor], Int4], Callable[..., torch.Tensor]]:
+    """Return (prepare, apply) of four-bit products, tried once on a small one.
+
+    Raises:
+        ValueError: they do not run here, or are far from plain ones.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(64, 64, generator=generator), torch.randn(3, 64, generator=generator)
+    try:
+        found = apply_quantized(x.bfloat16(), to_int4(weight)).float()
+    except (RuntimeError, AttributeError, NotImplementedError) as error:
+        raise ValueError(f"quantization: 'int4', expected None: {error}") from error
+    if not (found - F.linear(x, weight)).abs().max() < 2.5:  # half a step is 0.15 an entry
+        raise ValueError("quantization: 'int4', expected None: torch's product is wrong here")
+    return to_int4, apply_quantized

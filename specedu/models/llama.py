@@ -7,6 +7,7 @@ blocks. The three projections of attention and the two of the MLP are fused into
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from .base import ForwardBatch
-from .linear import products
+from .linear import int4_products, products, to_int8
 
 
 class Layer(NamedTuple):
@@ -44,7 +45,9 @@ class LlamaModel:
         weights: dict[str, torch.Tensor],
         dtype: torch.dtype = torch.float32,
         packed: bool | None = None,
+        quantized: bool = False,
     ) -> None:
+        self.config, self.weights = config, weights
         self.vocab_size = config.vocab_size
         self.max_model_len = config.max_position_embeddings
         self.eos_token_id = config.eos_token_id
@@ -53,12 +56,13 @@ class LlamaModel:
         self.kv_heads = config.num_key_value_heads
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.eps = config.rms_norm_eps
-        self._prepare, self._linear = products(dtype, packed)
+        self._prepare, self._linear = int4_products() if quantized else products(dtype, packed)
         weight = {name: tensor.to(dtype) for name, tensor in weights.items()}
         self.embedding = weight["model.embed_tokens.weight"]
         self.final_norm = weight["model.norm.weight"]
         # Absent where it is tied: the embedding is gathered from, and streamed as the head.
-        self.head = self._prepare(weight.get("lm_head.weight", self.embedding))
+        head = weight.get("lm_head.weight", self.embedding)
+        self.head = to_int8(head) if quantized else self._prepare(head)
         self.layers = [self._layer(weight, i) for i in range(config.num_hidden_layers)]
         self.cos, self.sin = rotary_tables(config, self.head_dim)
 
@@ -85,6 +89,30 @@ class LlamaModel:
         for file in sorted(folder.glob("*.safetensors")):
             weights |= load_file(file)
         return cls(config, weights, dtype, packed)
+
+    def first_layers(self, count: int) -> LlamaModel:
+        """Return the first ``count`` layers with the same norm and head; weights are shared.
+
+        Raises:
+            ValueError: there are fewer layers, or none would be left out.
+        """
+        if not 1 <= count < len(self.layers):
+            legal = f"1 to {len(self.layers) - 1}, one less than the layers"
+            raise ValueError(f"early_exit_layers: {count}, expected {legal}")
+        shallow = copy.copy(self)
+        shallow.layers = self.layers[:count]
+        return shallow
+
+    def quantized(self) -> LlamaModel:
+        """Return the model with its products' weights in four bits, its head's in eight.
+
+        Made from the same weights. SmolLM2's come out of a four-bit file, so that little is lost:
+        as a draft of its float32 self it flatters the acceptance rate.
+
+        Raises:
+            ValueError: torch's four-bit products do not run here.
+        """
+        return LlamaModel(self.config, self.weights, torch.bfloat16, quantized=True)
 
     def _layer(self, weight: dict[str, torch.Tensor], i: int) -> Layer:
         def of(name: str) -> torch.Tensor:

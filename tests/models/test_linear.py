@@ -40,3 +40,26 @@ def test_a_probe_that_raises_turns_packing_off(monkeypatch: pytest.MonkeyPatch) 
     assert not linear.packing_works(torch.float32)
     with pytest.raises(ValueError, match="packed: True, expected False or None"):
         linear.products(torch.float32, packed=True)
+
+
+def test_four_bits_keep_a_weight_to_half_a_step() -> None:
+    generator = torch.Generator().manual_seed(2)
+    weight = torch.randn(32, 64, generator=generator)
+    prepare, apply = linear.int4_products()
+    seen = apply(torch.eye(64).bfloat16(), prepare(weight)).float().T
+    groups = weight.view(32, 2, 32)
+    step = (groups.amax(-1) - groups.amin(-1)) / 15
+    allowed = step.repeat_interleave(32, 1) / 2 + 0.03  # scale and zero are rounded to bfloat16
+    assert ((seen - weight).abs() <= allowed).all()
+
+
+def test_eight_bits_keep_a_weight_to_half_a_step() -> None:
+    weight = torch.randn(32, 64, generator=torch.Generator().manual_seed(3))
+    seen = linear.apply_quantized(torch.eye(64).bfloat16(), linear.to_int8(weight)).float().T
+    assert ((seen - weight).abs() <= weight.abs().amax(1, keepdim=True) / 254 + 0.02).all()
+
+
+def test_four_bits_that_do_not_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "apply_quantized", lambda x, weight: x * 100)
+    with pytest.raises(ValueError, match="quantization: 'int4', expected None"):
+        linear.int4_products()

@@ -123,3 +123,43 @@ def test_bfloat16_is_near(theirs) -> None:
 def test_a_checkpoint_with_other_parts_is_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_config(LlamaConfig(**changes))
+
+
+# --- drafts made of the model itself --------------------------------------------------------------
+
+
+def test_the_first_layers_are_a_model_of_that_many_layers(ours, theirs) -> None:
+    shallow = LlamaConfig(**{**CONFIG.to_dict(), "num_hidden_layers": 2})
+    cut = LlamaForCausalLM(shallow).eval()
+    cut.load_state_dict(theirs.state_dict(), strict=False)
+    model = ours.first_layers(2)
+    cache = model.make_cache(12, BLOCK)
+    assert len(cache) == 2
+    logits = run(model, cache, [(TEXT, 0, list(range(8)))])
+    torch.testing.assert_close(logits, wanted(cut, TEXT), **NEAR)
+    assert len(ours.layers) == 3  # the target is as it was
+
+
+@pytest.mark.parametrize("layers", [0, 3, 4])
+def test_leaving_early_leaves_out_at_least_one_layer(ours, layers: int) -> None:
+    with pytest.raises(ValueError, match=f"early_exit_layers: {layers}, expected 1 to 2"):
+        ours.first_layers(layers)
+
+
+def test_four_bits_are_near_where_the_weights_come_from_four_bits() -> None:
+    """Weights on fifteen even steps a group, as a Q4_1 file has them: little is lost."""
+    config = LlamaConfig(**{**CONFIG.to_dict(), "intermediate_size": 128})
+    torch.manual_seed(1)
+    weights = LlamaForCausalLM(config).state_dict()
+    for name, weight in weights.items():
+        if "proj" in name:
+            groups = weight.view(-1, 32)
+            low = groups.amin(1, keepdim=True)
+            step = (groups.amax(1, keepdim=True) - low) / 15
+            weights[name] = (torch.round((groups - low) / step) * step + low).view_as(weight)
+    model = LlamaModel(config, weights)
+    logits = run(model, model.make_cache(12, BLOCK), [(TEXT, 0, list(range(8)))])
+    four = model.quantized()
+    near = run(four, four.make_cache(12, BLOCK), [(TEXT, 0, list(range(8)))])
+    assert (near - logits).abs().max() < 0.03
+    assert (near - logits).abs().max() > 0  # it is another computation
