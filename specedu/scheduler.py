@@ -92,6 +92,7 @@ class Scheduler:
             if part and self._make_room(part, plan):
                 plan.scheduled.append(part)
                 budget -= part.num_tokens
+                request.draft_length_varied |= part.num_drafts < request.num_draft_tokens
         while self.waiting and not plan.preempted and len(self.running) < self.config.max_num_seqs:
             request = self.waiting[0]
             part = self._part(request, budget)
@@ -119,8 +120,6 @@ class Scheduler:
         fed = min(wanted, budget)
         if fed < 1:
             return None
-        if drafts < request.num_draft_tokens:
-            request.draft_length_varied = True
         first_token = not request.num_output_tokens and start + fed == request.prefill_end
         return Scheduled(request, start, fed, drafts, request.decoding or first_token)
 

@@ -411,8 +411,10 @@ def test_a_drafter_never_runs_out_of_its_table(atlas_row: str, block_size: int, 
 def test_nothing_is_reserved_behind_the_end_of_the_context() -> None:
     drive = Drive(num_blocks=2, max_model_len=8, num_lookahead_tokens=4, kappa=4)
     request = drive.add("a", 5)
-    while not request.finished:
-        assert len(drive.step().scheduled[0].request.table.blocks) <= 2
+    for _ in range(2):
+        drive.step(no_draft)
+        assert len(request.table.blocks) == 2
+    drive.step(no_draft)
     assert request.num_tokens == 8
 
 
@@ -586,3 +588,14 @@ def test_the_oldest_request_is_never_preempted() -> None:
         oldest = drive.scheduler.running[:1]
         plan = drive.step()
         assert not set(names(oldest)) & set(names(plan.preempted))
+
+
+def test_a_request_that_is_preempted_before_its_cut_draft_is_fed_has_not_varied() -> None:
+    drive = Drive(num_blocks=3, block_size=4, kappa=3)
+    first, second = drive.add("first", 4), drive.add("second", 3)
+    drive.step()
+    drive.scheduler.config = SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=6)
+    plan = drive.scheduler.schedule()
+    assert [part.request for part in plan.scheduled] == [first]
+    assert plan.preempted == [second]
+    assert not second.draft_length_varied  # its draft will be made again, in full

@@ -66,10 +66,6 @@ def test_purposes_share_no_coin() -> None:
     assert len({coin(purpose) for purpose in Purpose}) == len(Purpose)
 
 
-def test_step_and_position_do_not_trade_places() -> None:
-    assert coin(step=3, position=12) != coin(step=12, position=3)
-
-
 def test_all_64_bits_of_a_seed_count() -> None:
     seeds = [0, *(1 << bit for bit in range(63)), -(2**63)]
     assert len({coin(seed=seed) for seed in seeds}) == 65
