@@ -125,7 +125,8 @@ class Engine:
 
     def step(self) -> list[Progress]:
         """Run one step and return what it did for each sampled request."""
-        before = {r.request_id: list(r.table.blocks) for r in self._runnable()}
+        recorded = self.requests.values() if self.recorded else ()
+        before = {request.request_id: list(request.table.blocks) for request in recorded}
         plan = self.scheduler.schedule()
         for request in plan.preempted:
             self._drop_drafts(request)
@@ -170,9 +171,6 @@ class Engine:
         for request, draft in made:
             request.num_draft_tokens = len(draft.token_ids)
             request.stats.num_proposed_tokens += num_real(draft.token_ids)
-
-    def _runnable(self) -> list[Request]:
-        return list(self.requests.values()) if self.recorded else []
 
     # --- counting ---------------------------------------------------------------------------------
 

@@ -434,17 +434,16 @@ def make_proposer(
     if config.method == "custom":
         return config.proposer
     draft = draft_of(config, model)
-    proposer = DraftModelProposer(
+    return DraftModelProposer(
         draft,
         config.num_speculative_tokens,
         model.vocab_size,
         cache.num_blocks,
         cache.block_size,
         config.draft_sample_method,
+        # Early exit's layers are the target's: they are no other queue.
+        draft_slots=0 if config.method == "early_exit" else 1,
     )
-    if config.method == "early_exit":
-        proposer.draft_slots = 0  # its layers are the target's: no other queue
-    return proposer
 
 
 def draft_of(config: SpeculativeConfig, model: Model) -> Model:

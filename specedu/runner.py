@@ -131,7 +131,6 @@ class Runner:
         backend: str | None = None,
     ) -> None:
         self.model = model
-        self.block_size = block_size
         self.cache: Any = model.make_cache(num_blocks, block_size)
         self.coins = coins
         self.proposer = proposer

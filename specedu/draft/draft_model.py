@@ -31,11 +31,9 @@ class DraftModelProposer:
     and hands over the rows that it drew from. A greedy request's drafts are one-hot either way.
 
     Attributes:
-        draft_slots: 1: a decode runs through the draft model's queue too.
+        draft_slots: 1 unless given: a decode runs through the draft model's queue too.
         num_lookahead_tokens: the last draft but one is written κ - 1 slots behind the text.
     """
-
-    draft_slots = 1
 
     def __init__(
         self,
@@ -45,11 +43,13 @@ class DraftModelProposer:
         num_blocks: int,
         block_size: int,
         draft_sample_method: str = "greedy",
+        draft_slots: int = 1,
     ) -> None:
         self.model = model
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.probabilistic = draft_sample_method == "probabilistic"
+        self.draft_slots = draft_slots
         self.num_lookahead_tokens = num_speculative_tokens
         self.cache = model.make_cache(num_blocks, block_size)
         self.fed: dict[str, list[int]] = {}  # request -> the tokens that its cache holds
