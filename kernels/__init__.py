@@ -42,5 +42,14 @@ else:
     from .coins import Purpose, exponential, uniform
     from .contract import Verified
     from .greedy import verify_greedy
+    from .match import verify_match
 
-    __all__ = ["Purpose", "Verified", "exponential", "uniform", "verify_chain", "verify_greedy"]
+    __all__ = [
+        "Purpose",
+        "Verified",
+        "exponential",
+        "uniform",
+        "verify_chain",
+        "verify_greedy",
+        "verify_match",
+    ]

@@ -114,31 +114,12 @@ def verify_chain(
         onehot,
     )
     if checked:
-        _check_mass(target_probs, cu_num_draft_tokens, num_draft, max_spec_len, result)
+        starts, _ = contract.spans(cu_num_draft_tokens, num_draft, max_spec_len)
+        request = torch.arange(batch, device=device)
+        accepted = result.num_accepted.long()
+        final = result.token_ids[request, accepted]
+        checks.check_mass("target_probs", target_probs, starts + request + accepted, final)
     return result
-
-
-def _check_mass(
-    target_probs: torch.Tensor,
-    cu_num_draft_tokens: torch.Tensor,
-    num_draft: int,
-    max_spec_len: int,
-    result: Verified,
-) -> None:
-    """Refuse a p row without positive mass: only there has the emitted id none."""
-    starts, _ = contract.spans(cu_num_draft_tokens, num_draft, max_spec_len)
-    request = torch.arange(len(starts), device=starts.device)
-    accepted = result.num_accepted.long()
-    rows = starts + request + accepted
-    mass = target_probs[rows, result.token_ids[request, accepted]]
-    empty = ~(mass > 0)
-    if bool(empty.any()):
-        row = int(rows[empty][0])
-        largest = target_probs[row].max().item()
-        raise ValueError(
-            f"target_probs[{row}]: largest entry {largest}, expected an entry above 0 in a row "
-            "that a token is drawn from"
-        )
 
 
 # --- the twin -------------------------------------------------------------------------------------

@@ -134,6 +134,20 @@ def check_draft_values(
         )
 
 
+def check_mass(
+    name: str, probabilities: torch.Tensor, rows: torch.Tensor, emitted: torch.Tensor
+) -> None:
+    """Refuse a row without positive mass that an id came from: only there has the id none."""
+    empty = ~(probabilities[rows, emitted] > 0)
+    if bool(empty.any()):
+        row = int(rows[empty][0])
+        largest = probabilities[row].max().item()
+        raise ValueError(
+            f"{name}[{row}]: largest entry {largest}, expected an entry above 0 in a row that a "
+            "token is drawn from"
+        )
+
+
 def check_coins(name: str, coins: torch.Tensor) -> None:
     """Refuse coins outside [0, 1); a NaN is outside."""
     refuse(name, coins, ~((coins >= 0) & (coins < 1)), "a coin in [0, 1)")

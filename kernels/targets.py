@@ -39,7 +39,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from . import chain, coins, greedy
+from . import chain, coins, greedy, match
 from .backend import interpreting, triton
 
 TARGETS = {  # name: backend, architecture, threads in a warp
@@ -124,6 +124,21 @@ def _greedy(drafts: int) -> None:
     )
 
 
+def _match(
+    vocab: int, dtype: torch.dtype = torch.float32, drafts: int = 3, greedy: bool = False
+) -> None:
+    match.verify_match(
+        torch.zeros(drafts + 1, vocab, dtype=dtype),
+        _int32(*range(drafts)),
+        _int32(drafts),
+        torch.zeros(drafts + 1, dtype=torch.float64),
+        max_spec_len=drafts,
+        greedy=torch.zeros(1, dtype=torch.bool) if greedy else None,
+        backend="triton",
+        check=False,
+    )
+
+
 def _uniform(n: int, purpose: coins.Purpose) -> None:
     seeds, words = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int32)
     coins.uniform(seeds, words, words, purpose, backend="triton", check=False)
@@ -153,6 +168,11 @@ SAMPLES: tuple[Sample, ...] = (
     Sample(chain, "fp32 q greedy onehot, one id, one draft", partial(_chain, 1, drafts=1, **FULL)),
     Sample(greedy, "3 drafts", partial(_greedy, 3)),
     Sample(greedy, "one draft", partial(_greedy, 1)),
+    Sample(match, "fp32 greedy", partial(_match, LLAMA, greedy=True)),
+    Sample(match, "fp32", partial(_match, LLAMA)),
+    Sample(match, "bf16 greedy", partial(_match, LLAMA, torch.bfloat16, greedy=True)),
+    Sample(match, "fp32 greedy, odd rows", partial(_match, GPT2, greedy=True)),
+    Sample(match, "fp32 greedy, one id, one draft", partial(_match, 1, drafts=1, greedy=True)),
     Sample(coins, "1024 coins", partial(_uniform, 1024, coins.Purpose.FINAL)),
     Sample(coins, "one coin", partial(_uniform, 1, coins.Purpose.ACCEPT)),
     Sample(coins, "128256 ids", partial(_exponential, LLAMA, coins.Purpose.NOISE)),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 GREEDY_BELOW = 1e-2  # a temperature between 0 and this overflows exp(logit / T) in float32
 METHODS = ("ngram", "draft_model", "early_exit", "custom")
-REJECTION_SAMPLE_METHODS = ("standard",)
+REJECTION_SAMPLE_METHODS = ("standard", "match")
 SAMPLERS = ("chain",)
 DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
 QUANTIZATIONS = ("int4",)
@@ -174,7 +174,9 @@ class SpeculativeConfig:
         prompt_lookup_latest: of several occurrences take the latest; the earliest is the default.
         draft_sample_method: ``greedy`` takes the draft's argmax, q is one-hot; ``probabilistic``
             draws from q at the request's temperature and keeps that very row.
-        rejection_sample_method: ``standard``.
+        rejection_sample_method: ``standard`` tests the ratio p/q. ``match`` draws plain decoding's
+            token at every place and keeps the drafts that equal it: the same text as without
+            speculation, from the same seed; it accepts fewer ``probabilistic`` drafts.
         sampler: ``chain``, the kernel of ``standard``.
         num_speculative_tokens_per_batch_size: a schedule ``[(first, last, kappa), ...]`` over batch
             sizes, beginning at 1 and without gaps.

@@ -44,6 +44,7 @@ class EngineAsker:
             be the one that :func:`looked_up` makes.
         draft_sample_method: of ``draft_model``. ``greedy`` needs draft laws that are one-hot at
             their argmax, told as ``onehot``.
+        rejection_sample_method: ``match`` wants ``cuts=match_cuts`` of the law.
         llm_options: more arguments of :class:`~specedu.llm.LLM`, as small budgets or blocks.
 
     Example:
@@ -60,14 +61,20 @@ class EngineAsker:
         *,
         method: str = "custom",
         draft_sample_method: str = "probabilistic",
+        rejection_sample_method: str = "standard",
         **llm_options: Any,
     ) -> None:
         self.settings = list(settings)
         self.vocab = settings[0].vocab
         self.names = {id(setting): self.vocab + i for i, setting in enumerate(self.settings)}
         self.asked: dict[str, tuple[Path, Point]] = {}
+        self.rule = rejection_sample_method
         total, kappa = self.vocab + len(settings), max(1, *(s.kappa for s in settings))
-        config: dict[str, Any] = {"method": method, "num_speculative_tokens": kappa}
+        config: dict[str, Any] = {
+            "method": method,
+            "num_speculative_tokens": kappa,
+            "rejection_sample_method": self.rule,
+        }
         if method == "custom":
             config["proposer"] = HandedIn(self)
         elif method == "draft_model":
@@ -165,9 +172,11 @@ class HandedInCoins:
 
     def _coin(self, key: CoinKey, purpose: Purpose) -> float:
         path, point = self.asker.asked[key.request_id]
+        place = key.position - len(self.asker._prompt(path.setting)) - 1
+        if purpose is Purpose.FINAL and self.asker.rule == "match":  # keyed as plain decoding's
+            return EVEN if place < 0 else point[place]
         if key.step != 1:
             return EVEN
-        place = key.position - len(self.asker._prompt(path.setting)) - 1
         if purpose is Purpose.FINAL:
             return point[-1]
         if purpose is Purpose.ACCEPT:

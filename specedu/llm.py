@@ -47,7 +47,7 @@ class CompletionOutput:
         finish_reason: ``stop``, ``length`` or ``abort``; None while it grows.
         stop_reason: the stop id or string; None for the end-of-text id.
         draft_length_varied: whether load shortened a draft: the law is the same then, the sample
-            need not be.
+            need not be (with ``match`` it is).
     """
 
     index: int
@@ -172,8 +172,18 @@ class LLM:
         self.speculative_config = SpeculativeConfig.of(speculative_config)
         proposer = make_proposer(self.speculative_config, model, cache)
         kappa = self.speculative_config.num_speculative_tokens if proposer else 0
+        rule = self.speculative_config.rejection_sample_method if proposer else "standard"
         self.engine = Engine(
-            Runner(model, num_blocks, block_size, coins or PhiloxCoins(), proposer, kappa, backend),
+            Runner(
+                model,
+                num_blocks,
+                block_size,
+                coins or PhiloxCoins(),
+                proposer,
+                kappa,
+                backend,
+                rule,
+            ),
             cache,
             SchedulerConfig(
                 max_num_seqs,

@@ -16,8 +16,8 @@ class VerifyRecord:
         draft_token_ids: what was proposed.
         top_p: per row the eight likeliest ids of p with their probability, the bonus row last.
         top_q: the same of q; None per row where q is one-hot.
-        accept_coins: u of each draft.
-        final_coin: w.
+        accept_coins: u of each draft; under ``match`` the coin of each draft's row.
+        final_coin: w; under ``match`` the bonus row's.
         num_accepted: the rule's verdict.
         emitted: the run it emitted.
         kept: how many of those tokens were delivered.

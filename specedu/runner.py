@@ -14,7 +14,7 @@ import torch
 
 from .draft.base import NO_DRAFT, Draft, DraftTask, Proposer
 from .draft_rows import model_input_ids
-from .kernels import Purpose, verify_chain
+from .kernels import Purpose, Verified, verify_chain, verify_match
 from .models.base import ForwardBatch, Model
 from .outputs import banned_ids
 from .ragged import RaggedBatch, SpecDecodeMetadata
@@ -98,7 +98,11 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """The tensors of a step's verify, kept for the record."""
+    """The tensors of a step's verify, kept for the record.
+
+    Under ``match`` every row has a coin of its own: those of the draft rows stand in
+    ``accept_coins``, those of the bonus rows in ``final_coins``.
+    """
 
     p: torch.Tensor
     q: torch.Tensor | None
@@ -129,6 +133,7 @@ class Runner:
         proposer: Proposer | None = None,
         num_speculative_tokens: int = 0,
         backend: str | None = None,
+        rejection_sample_method: str = "standard",
     ) -> None:
         self.model = model
         self.cache: Any = model.make_cache(num_blocks, block_size)
@@ -136,6 +141,7 @@ class Runner:
         self.proposer = proposer
         self.kappa = num_speculative_tokens
         self.backend = backend
+        self.rejection_sample_method = rejection_sample_method
         self.drafts = DraftStore()
         self.seen: Seen | None = None
 
@@ -200,12 +206,30 @@ class Runner:
                 for request, i in rows
             ],
         )
+        verify = {"standard": self._test_ratios, "match": self._match}[self.rejection_sample_method]
+        result = verify(parts, drafts[: len(parts)], metadata, p)
+        return [
+            (accepted, ids[: accepted + 1])
+            for accepted, ids in zip(
+                result.num_accepted.tolist(), result.token_ids.tolist(), strict=True
+            )
+        ]
+
+    def _test_ratios(
+        self,
+        parts: Sequence[Scheduled],
+        drafts: Sequence[Draft],
+        metadata: SpecDecodeMetadata,
+        p: torch.Tensor,
+    ) -> Verified:
+        """Verify by the ratio test: a coin a draft, and one for the last token."""
         accept_keys = [coin_key(part.request, i) for part in parts for i in range(part.num_drafts)]
         accept_coins = self.coins.coins(accept_keys, Purpose.ACCEPT)
         final_coins = self.coins.coins([coin_key(part.request, 0) for part in parts], Purpose.FINAL)
-        onehot = [draft.probs is None for draft in drafts[: len(parts)]]
-        q = self._stack(drafts[: len(parts)], p)
-        result = verify_chain(
+        onehot = [draft.probs is None for draft in drafts]
+        q = self._stack(drafts, p)
+        self.seen = Seen(p, q, onehot, metadata, accept_coins, final_coins)
+        return verify_chain(
             p,
             q,
             metadata.draft_token_ids,
@@ -213,17 +237,38 @@ class Runner:
             accept_coins.to(p.device),
             final_coins.to(p.device),
             max_spec_len=metadata.max_spec_len,
-            greedy=torch.tensor([part.request.params.greedy for part in parts], device=p.device),
+            greedy=greedy_flags(parts, p),
             onehot=None if q is None else torch.tensor(onehot, device=p.device),
             backend=self.backend,
         )
-        self.seen = Seen(p, q, onehot, metadata, accept_coins, final_coins)
-        return [
-            (accepted, ids[: accepted + 1])
-            for accepted, ids in zip(
-                result.num_accepted.tolist(), result.token_ids.tolist(), strict=True
-            )
-        ]
+
+    def _match(
+        self,
+        parts: Sequence[Scheduled],
+        drafts: Sequence[Draft],
+        metadata: SpecDecodeMetadata,
+        p: torch.Tensor,
+    ) -> Verified:
+        """Verify by sample-and-match: a coin a row, the one that plain decoding draws with."""
+        keys = [row_key(part.request, i) for part in parts for i in range(part.num_drafts + 1)]
+        row_coins = self.coins.coins(keys, Purpose.FINAL)
+        self.seen = Seen(
+            p,
+            self._stack(drafts, p),
+            [draft.probs is None for draft in drafts],
+            metadata,
+            row_coins[metadata.target_logits_indices.cpu()],
+            row_coins[metadata.bonus_logits_indices[: len(parts)].cpu()],
+        )
+        return verify_match(
+            p,
+            metadata.draft_token_ids,
+            metadata.cu_num_draft_tokens[: len(parts)],
+            row_coins.to(p.device),
+            max_spec_len=metadata.max_spec_len,
+            greedy=greedy_flags(parts, p),
+            backend=self.backend,
+        )
 
     def _stack(self, drafts: Sequence[Draft], p: torch.Tensor) -> torch.Tensor | None:
         """Return the q rows in the order of the drafts; None where every draft is one-hot."""
@@ -278,6 +323,21 @@ class Runner:
 def coin_key(request: Request, i: int) -> CoinKey:
     """Return the key of a coin for the i-th undecided token of the request's next verify."""
     return CoinKey(request.request_id, request.seed, request.step, request.num_tokens + i)
+
+
+def row_key(request: Request, i: int) -> CoinKey:
+    """Return the key of the coin that plain decoding draws the i-th undecided token with.
+
+    Plain decoding emits one token a verify, so its step is the token's place in the output: for a
+    request the key is a function of the position alone, whatever was drafted, cut or accepted.
+    """
+    step, position = request.num_output_tokens + i, request.num_tokens + i
+    return CoinKey(request.request_id, request.seed, step, position)
+
+
+def greedy_flags(parts: Sequence[Scheduled], p: torch.Tensor) -> torch.Tensor:
+    """Return which of the parts take the argmax, bool on the device of ``p``."""
+    return torch.tensor([part.request.params.greedy for part in parts], device=p.device)
 
 
 def draft_task(request: Request, limit: int) -> DraftTask:

@@ -15,7 +15,7 @@ from specedu.law import EngineAsker, looked_up
 from specedu.models.toy import ProbingModel
 from specedu.sampling.coins import CoinKey
 from specedu.single import generate_single
-from specedu.theory.cells import Path, Point
+from specedu.theory.cells import Path, Point, match_cuts
 from specedu.theory.exact import JointLaw, laws_of
 from specedu.theory.reference import Text, sample, spec_step
 from specedu.theory.settings import PAIRS, Setting, fixed, law_of, turning
@@ -96,6 +96,47 @@ def test_a_tight_engine_has_the_same_law() -> None:
         settings, block_size=2, num_blocks=128, max_num_seqs=4, max_num_batched_tokens=7
     )
     assert_exact(laws_of(asker, settings))
+
+
+# --- sample-and-match -----------------------------------------------------------------------------
+
+
+def match_laws(settings: list[Setting], **options: object) -> list[JointLaw]:
+    asker = EngineAsker(settings, rejection_sample_method="match", **options)
+    return laws_of(asker, settings, cuts=match_cuts)
+
+
+@pytest.mark.parametrize("rule_backend", ["torch", "triton"])
+def test_match_with_handed_in_drafts_in_mixed_batches(rule_backend: str) -> None:
+    settings = MIXED if rule_backend == "torch" else [turning(*PAIRS[2][1], 1)]
+    assert_exact(match_laws(settings, backend=rule_backend))
+
+
+@pytest.mark.parametrize("kappa", [1, 2])
+def test_match_with_drafts_sampled_from_a_draft_model(kappa: int) -> None:
+    settings = [turning(*PAIRS[3][i], kappa) for i in (0, 1, 4)]
+    assert_exact(match_laws(settings, method="draft_model"))
+
+
+def test_match_with_drafts_at_the_argmax_of_a_draft_model() -> None:
+    settings = [at_argmax(turning(*PAIRS[3][0], 2)),
+                replace(at_argmax(turning(*PAIRS[3][3], 2)), greedy=True)]  # fmt: skip
+    assert_exact(match_laws(settings, method="draft_model", draft_sample_method="greedy"))
+
+
+def test_match_with_drafts_looked_up_in_the_prompt() -> None:
+    settings = [
+        looked_up(turning(*PAIRS[3][0], 2), [1, 2]),
+        looked_up(turning(*PAIRS[3][4], 2), [0, 0]),
+        looked_up(turning(*PAIRS[3][1], 2, greedy=True), [1, 0]),
+    ]
+    assert_exact(match_laws(settings, method="ngram"))
+
+
+def test_match_in_a_tight_engine_has_the_same_law() -> None:
+    settings = [turning(*PAIRS[2][i], kappa) for i in range(2) for kappa in (0, 1, 2)]
+    tight = {"block_size": 2, "num_blocks": 128, "max_num_seqs": 4, "max_num_batched_tokens": 7}
+    assert_exact(match_laws(settings, **tight))
 
 
 # --- the alarm must sound -------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from specedu.models.toy import (
 )
 from specedu.request import Request, Status
 from specedu.runner import DraftStore, Runner, num_real
-from specedu.sampling.coins import CoinSource
+from specedu.sampling.coins import CoinSource, PhiloxCoins
 from specedu.scheduler import Plan, Scheduled
 from specedu.theory.reference import Law, Text
 from specedu.theory.settings import law_of
@@ -43,10 +43,14 @@ def law(text: Text) -> Law:
 class Bench:
     """A runner without a scheduler: requests that decode, and plans written by hand."""
 
-    def __init__(self, model: Any = None, proposer: Any = None, kappa: int = 3) -> None:
+    def __init__(
+        self, model: Any = None, proposer: Any = None, kappa: int = 3, rule: str = "standard"
+    ) -> None:
         self.model = Watched(model or ProbingModel(law, VOCAB))
         self.coins = Asked()
-        self.runner = Runner(self.model, 64, BLOCK, self.coins, proposer, kappa)
+        self.runner = Runner(
+            self.model, 64, BLOCK, self.coins, proposer, kappa, rejection_sample_method=rule
+        )
         self.pool = BlockPool(64)
         self.requests: dict[str, Request] = {}
 
@@ -579,3 +583,40 @@ def test_forgetting_a_request_tells_the_proposer_and_counts_its_drafts() -> None
     assert bench.runner.forget(request) == 2
     assert forgotten == ["A"]
     assert len(bench.runner.drafts) == 0
+
+
+# --- sample-and-match -----------------------------------------------------------------------------
+
+
+def test_match_asks_for_the_coins_of_plain_decoding() -> None:
+    plain, bench = Bench(), Bench(rule="match")
+    for each in (plain, bench):
+        for name, prompt in (("A", [0, 1]), ("B", [2])):
+            each.add(name, prompt, seed=ord(name))
+    while plain.requests["A"].num_output_tokens < 9:
+        plain.verify("AB")
+    while bench.requests["A"].num_output_tokens < 5:
+        bench.put("A", plain.requests["A"].token_ids[bench.requests["A"].num_tokens :][:2])
+        bench.put("B", [3, -1, 3])  # the step numbers fall behind the places
+        bench.verify("BA")
+    assert bench.requests["A"].step < bench.requests["A"].num_output_tokens
+    assert {purpose for purpose, _ in bench.coins.keys} == {Purpose.FINAL}
+    asked = {key for _, key in bench.coins.keys if key.request_id == "A"}
+    assert asked <= {key for _, key in plain.coins.keys}
+    for name in "AB":
+        ids = bench.requests[name].output_token_ids
+        assert ids == plain.requests[name].output_token_ids[: len(ids)]
+
+
+def test_match_keeps_every_rows_coin_for_the_record() -> None:
+    bench = Bench(rule="match")
+    for name in "AB":
+        bench.add(name, [0, 1], seed=ord(name))
+    bench.put("A", [2, 3], q_rows(0, 2))
+    bench.verify("AB")
+    seen, keys = bench.runner.seen, [key for _, key in bench.coins.keys[-4:]]
+    coins = PhiloxCoins().coins(keys, Purpose.FINAL)  # A's three rows, then B's one
+    assert torch.equal(seen.accept_coins, coins[:2])
+    assert torch.equal(seen.final_coins, coins[2:])
+    assert seen.onehot == [False, True]
+    assert torch.equal(seen.q, q_rows(0, 2))

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 CHAIN = "tests/kernels/test_chain.py"
 GREEDY = "tests/kernels/test_greedy.py"
+MATCH = "tests/kernels/test_match.py"
 COINS = "tests/kernels/test_coins.py"
 RAGGED = "tests/test_ragged.py"
+RUNNER = "tests/test_runner.py"
 
 
 @dataclass(frozen=True)
@@ -295,6 +297,33 @@ FAULTS: tuple[Fault, ...] = (
         "if (draft >= 0) & (draft == token):", "if draft >= 0:",
         "accepted drafts are counted past the first mismatch (atlas B140)",
         f"{GREEDY}::test_only_the_leading_run_counts",
+    ),
+    # --- sample-and-match -------------------------------------------------------------------------
+    _twin(
+        "one-coin-for-every-row", "match.py",
+        "none, none, row_coins[drawn])", "none, none, row_coins[(rows - place)[~greedy[request]]])",
+        "a request's tokens hang together: all of them high, or all low",
+        f"{MATCH}::test_every_row_has_a_coin_of_its_own",
+    ),
+    _kernel(
+        "one-coin-for-every-row", "match.py",
+        "tl.load(row_coins + first_row + accepted)", "tl.load(row_coins + first_row)",
+        "a request's tokens hang together: all of them high, or all low",
+        f"{MATCH}::test_every_row_has_a_coin_of_its_own",
+    ),
+    _kernel(
+        "row-coins-in-the-order-of-drafts", "match.py",
+        "tl.load(row_coins + first_row + accepted)", "tl.load(row_coins + start + accepted)",
+        "every request but the first draws with its neighbour's coins",
+        f"{MATCH}::test_mixed_requests_in_one_launch",
+    ),
+    Fault(
+        "row-coins-keyed-by-the-verify", "specedu/runner.py",
+        "    step, position = request.num_output_tokens + i, request.num_tokens + i\n",
+        "    step, position = request.step, request.num_tokens + i\n",
+        "the law stands, but the text is no longer that of plain decoding",
+        f"{RUNNER}::test_match_asks_for_the_coins_of_plain_decoding",
+        None,
     ),
     # --- coins ------------------------------------------------------------------------------------
     Fault(

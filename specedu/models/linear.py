@@ -8,8 +8,10 @@ product first; where they fail or differ, plain ``F.linear`` serves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from statistics import median
+from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -18,7 +20,10 @@ import torch.nn.functional as F
 BATCH_HINT = 8  # the number of rows for which oneDNN picks its blocking; 1 to 64 run well with it
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
+ROWS = 6  # to which passes of fewer rows are padded where that is faster, or rounds alike
+
 Apply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Product = tuple[Callable[[torch.Tensor], torch.Tensor], int]  # and the length of its rows
 
 
 def reorder(weight: torch.Tensor) -> torch.Tensor:
@@ -28,7 +33,7 @@ def reorder(weight: torch.Tensor) -> torch.Tensor:
 
 def apply_packed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return ``x @ weight.T`` for a reordered weight."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, None, "none", [], "")
 
 
 @cache
@@ -70,6 +75,38 @@ def products(dtype: torch.dtype, packed: bool | None = None) -> tuple[Apply, App
     if packed is None:
         packed = packing_works(dtype)
     return (reorder, apply_packed) if packed else (lambda weight: weight, F.linear)
+
+
+def fewest_rows(model: Sequence[Product], dtype: torch.dtype, repeats: int = 5) -> int:
+    """Return ``ROWS`` where products of that many rows take less time than those of one, else 1.
+
+    oneDNN 3.12's float32 product of one row took 1.18 times as long as that of six on the Zen 4
+    processor it was tried on (``benchmarks/recorded/rows-cpu.json``): it streams weights better
+    when it has rows to share them. Elsewhere it may be the other way round, so it is timed, on all
+    products of a model: fewer would stay in the processor's cache.
+    """
+
+    def seconds(rows: int) -> float:
+        inputs = {length: torch.zeros(rows, length, dtype=dtype) for _, length in model}
+        start = perf_counter()
+        for apply, length in model:
+            apply(inputs[length])
+        return perf_counter() - start
+
+    taken = [(seconds(1), seconds(ROWS)) for _ in range(repeats + 1)][1:]  # the first warms up
+    return ROWS if median(six for _, six in taken) < median(one for one, _ in taken) else 1
+
+
+def rows_agree(product: Product, dtype: torch.dtype) -> bool:
+    """Return whether a row's product has the same bits at every number of rows from ``ROWS`` on.
+
+    Tried at the numbers where kernels change their blocking.
+    """
+    apply, length = product
+    rows = torch.randn(520, length, generator=torch.Generator().manual_seed(0)).to(dtype)
+    whole = apply(rows)
+    counts = [*range(ROWS, 36), 48, 63, 64, 65, 96, 127, 128, 129, 256, 257]
+    return all(torch.equal(apply(rows[:count]), whole[:count]) for count in counts)
 
 
 # --- weights in four and eight bits ---------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from specedu.kernels import Verified, verify_greedy
+from specedu.kernels import Verified, contract, verify_greedy, verify_match
 
 
 def greedy(
@@ -39,6 +39,45 @@ def greedy(
         target_probs.argmax(1),
         draft_token_ids,
         cu_num_draft_tokens,
+        max_spec_len=max_spec_len,
+        **options,
+    )
+
+
+def match(
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    draft_token_ids: torch.Tensor,
+    cu_num_draft_tokens: torch.Tensor,
+    accept_coins: torch.Tensor,
+    final_coins: torch.Tensor,
+    *,
+    max_spec_len: int,
+    **options: Any,
+) -> Verified:
+    """Hand ``verify_match`` one coin a row: the accept coins, then the final coin; q is not used.
+
+    The theory's cuts of its coins are :func:`~specedu.theory.cells.match_cuts`.
+
+    Example:
+        >>> from specedu.theory.cells import match_cuts
+        >>> from specedu.theory.exact import joint_law
+        >>> from specedu.theory.settings import law_of, turning
+        >>> setting = turning(law_of("1/4 3/4"), law_of("1/2 1/2"), 2)
+        >>> joint_law(match, setting, cuts=match_cuts).exact
+        True
+    """
+    options.pop("onehot", None)
+    starts, counts = contract.spans(cu_num_draft_tokens, len(draft_token_ids), max_spec_len)
+    request, place = contract.draft_places(starts, counts)
+    row_coins = final_coins.new_empty(len(target_probs))
+    row_coins[starts[request] + request + place] = accept_coins
+    row_coins[starts + torch.arange(len(starts), device=starts.device) + counts] = final_coins
+    return verify_match(
+        target_probs,
+        draft_token_ids,
+        cu_num_draft_tokens,
+        row_coins,
         max_spec_len=max_spec_len,
         **options,
     )

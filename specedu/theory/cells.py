@@ -134,6 +134,16 @@ def chain_cuts(path: Path) -> list[set[Fraction]]:
     return [*accept, final]
 
 
+def match_cuts(path: Path) -> list[set[Fraction]]:
+    """Return where sample-and-match may change its mind: at the running sums of each coin's row.
+
+    The coins are one a row, the bonus row's last.
+    """
+    if path.setting.greedy:
+        return [set() for _ in path.ps]
+    return [set(running_sums(p)) for p in path.ps]
+
+
 def running_sums(weights: Law) -> list[Fraction]:
     """Return the normalised running sums of a row.
 

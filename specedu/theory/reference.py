@@ -80,6 +80,29 @@ def verify(
     return [*drafts, sample(ps[len(drafts)], final_coin)]
 
 
+def match(ps: Sequence[Law], drafts: Sequence[int], row_coins: Sequence[Fraction]) -> list[int]:
+    """Return what sample-and-match emits: each row's own token, as long as the drafts equal them.
+
+    ``ps`` and ``row_coins`` have one entry more than there are drafts. A draft decides how many
+    tokens are emitted, never which.
+
+    Example:
+        >>> p, half = (Fraction(1, 5), Fraction(1, 2), Fraction(3, 10)), Fraction(1, 2)
+        >>> match([p, p], [1], [half, Fraction(0)])
+        [1, 0]
+        >>> match([p, p], [0], [half, Fraction(0)])
+        [1]
+
+    Book: eq-match.
+    """
+    run = [sample(ps[0], row_coins[0])]
+    for x, p, coin in zip(drafts, ps[1:], row_coins[1:], strict=True):
+        if x != run[-1]:
+            break
+        run.append(sample(p, coin))
+    return run
+
+
 def residual(p: Law, q: Law) -> Law:
     """Return ``max(0, p - q)`` unnormalised, or p where that has no mass.
 

@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 KERNELS = {
     "_verify_chain_kernel",
     "_verify_greedy_kernel",
+    "_verify_match_kernel",
     "_uniform_kernel",
     "_exponential_kernel",
 }
