@@ -39,7 +39,7 @@ if __name__ == "kernels":
         _spec.loader.exec_module(_installed)
 else:
     from .chain import verify_chain
-    from .coins import Purpose, exponential, uniform
+    from .coins import Purpose, exponential, one_uniform, uniform
     from .contract import Verified
     from .greedy import verify_greedy
     from .match import verify_match
@@ -48,6 +48,7 @@ else:
         "Purpose",
         "Verified",
         "exponential",
+        "one_uniform",
         "uniform",
         "verify_chain",
         "verify_greedy",

@@ -82,6 +82,17 @@ def uniform(
     return coins
 
 
+def one_uniform(seed: int, step: int, position: int, purpose: Purpose) -> float:
+    """Return one request's coin, the same as from ``uniform``, in plain ints: faster for a few.
+
+    Example:
+        >>> one_uniform(7, 0, 12, Purpose.ACCEPT)
+        0.635929672268364
+    """
+    a, b, _, _ = philox(seed, (step, position, int(purpose), 0))
+    return ((a >> 5) * 2**26 + (b >> 6)) * 2.0**-53
+
+
 def exponential(
     seeds: torch.Tensor,
     steps: torch.Tensor,
@@ -170,16 +181,18 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # the golden ratio and sqrt(3) - 1, as 32
 
 
 def philox(
-    seeds: torch.Tensor, counter: tuple[torch.Tensor | int, ...], rounds: int = 10
-) -> tuple[torch.Tensor, ...]:
-    """Return Philox 4x32's four words, int64 in [0, 2**32), for keys and counters that broadcast.
+    seeds: torch.Tensor | int, counter: tuple[torch.Tensor | int, ...], rounds: int = 10
+) -> tuple[torch.Tensor | int, ...]:
+    """Return Philox 4x32's four words in [0, 2**32), for keys and counters that broadcast.
+
+    Words of ints are ints, those of int64 tensors are int64 tensors.
 
     Example:
-        >>> [f"{int(word):08x}" for word in philox(torch.tensor(0), (0, 0, 0, 0))]
+        >>> [f"{word:08x}" for word in philox(0, (0, 0, 0, 0))]
         ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
     """
     key0, key1 = seeds & _WORD, (seeds >> 32) & _WORD
-    c0, c1, c2, c3 = (torch.as_tensor(word, device=seeds.device) & _WORD for word in counter)
+    c0, c1, c2, c3 = (word & _WORD for word in counter)
     for _ in range(rounds):
         product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0 = ((product1 >> 32) & _WORD) ^ c1 ^ key0

@@ -67,6 +67,7 @@ class Engine:
         self.scheduler = Scheduler(scheduler_config)
         self.decoder = decoder
         self.audited, self.poisoned, self.recorded = audited, poisoned, recorded
+        runner.recorded = recorded
         self.requests: dict[str, Request] = {}
         self.stats = SpecDecodeStats()
         self.records: list[StepRecord] = []

@@ -16,6 +16,7 @@ from .config import (
     SchedulerConfig,
     SpeculativeConfig,
     check_choice,
+    check_flag,
     check_int,
     refuse,
 )
@@ -25,8 +26,7 @@ from .draft.ngram import NgramProposer
 from .engine import Engine
 from .metrics import SpecDecodeStats
 from .models.base import Model
-from .models.llama import LlamaModel
-from .models.loading import DEFAULT, resolve
+from .models.loading import DEFAULT, load_model, resolve
 from .request import Request
 from .runner import Runner
 from .sampling.coins import CoinSource, PhiloxCoins
@@ -102,8 +102,8 @@ class LLM:
     """A language model that decodes speculatively.
 
     Args:
-        model: an embedded model's name (``smollm2-135m``), a checkpoint's folder, or a model
-            object.
+        model: an embedded model's name (``smollm2-135m``), a checkpoint's folder, a hub id, a GGUF
+            file, or a model object.
         speculative_config: a SpeculativeConfig or a mapping of its settings; None decodes plainly.
         block_size: slots of a cache block.
         num_blocks: blocks of the cache.
@@ -112,6 +112,9 @@ class LLM:
         max_model_len: tokens of a request at most; unless given the model's limit, but no more
             than 2048.
         dtype: of a checkpoint's weights, ``float32`` or ``bfloat16``; a model object has its own.
+        batch_invariant: let the model give each row the same bits alone, in a verify, and in any
+            batch and chunk. With ``rejection_sample_method="match"`` a seed then gives the text of
+            plain decoding, whatever is drafted and whoever runs along. It costs speed.
         tokenizer: an object with ``encode`` and ``decoder``; a checkpoint brings its own, and a
             model object's ``encode`` and ``decode`` serve where it has them.
         seed: seeds of requests without one are drawn from it and from the request's id.
@@ -143,6 +146,7 @@ class LLM:
         max_num_batched_tokens: int = 2048,
         max_model_len: int | None = None,
         dtype: str = "float32",
+        batch_invariant: bool = False,
         tokenizer: Any = None,
         seed: int = 0,
         coins: CoinSource | None = None,
@@ -155,9 +159,13 @@ class LLM:
         check_choice("dtype", dtype, list(DTYPES))
         if isinstance(model, str | Path):
             folder = resolve(model)
-            model, tokenizer = LlamaModel.load(folder, DTYPES[dtype]), Tokenizer(folder)
+            tokenizer = Tokenizer(folder) if tokenizer is None else tokenizer
+            model = load_model(folder, DTYPES[dtype])
         if not hasattr(model, "forward"):
             refuse("model", model, "a model's name, a folder, or an object with forward")
+        check_flag("batch_invariant", batch_invariant)
+        if batch_invariant and not hasattr(model, "invariant"):
+            refuse("batch_invariant", True, "False: the model's rows depend on their company")
         if tokenizer is None and hasattr(model, "encode"):
             tokenizer = Pieces(model)
         longest = min(model.max_model_len, 2048) if max_model_len is None else max_model_len
@@ -166,11 +174,11 @@ class LLM:
         if num_blocks * block_size < longest:
             least = -(-longest // block_size)
             refuse("num_blocks", num_blocks, f"at least {least} to hold max_model_len = {longest}")
-        self.model = model
         self.tokenizer = tokenizer
         self.seed = seed
         self.speculative_config = SpeculativeConfig.of(speculative_config)
-        proposer = make_proposer(self.speculative_config, model, cache)
+        proposer = make_proposer(self.speculative_config, model, cache)  # drafts need no invariance
+        self.model = model = model.invariant() if batch_invariant else model
         kappa = self.speculative_config.num_speculative_tokens if proposer else 0
         rule = self.speculative_config.rejection_sample_method if proposer else "standard"
         self.engine = Engine(
@@ -469,7 +477,7 @@ def draft_of(config: SpeculativeConfig, model: Model) -> Model:
         return model.first_layers(config.early_exit_layers)
     draft = model if config.model == "self" else config.model
     if isinstance(draft, str | Path):
-        draft = LlamaModel.load(resolve(draft), getattr(model, "dtype", torch.float32))
+        draft = load_model(resolve(draft), getattr(model, "dtype", torch.float32))
     if not hasattr(draft, "forward"):
         refuse("speculative_config model", draft, "a model object, a name, a folder, or 'self'")
     check_vocabularies(model, draft)

@@ -14,13 +14,13 @@ import torch
 
 from .draft.base import NO_DRAFT, Draft, DraftTask, Proposer
 from .draft_rows import model_input_ids
-from .kernels import Purpose, Verified, verify_chain, verify_match
+from .kernels import Purpose, Verified, verify_chain, verify_greedy, verify_match
 from .models.base import ForwardBatch, Model
 from .outputs import banned_ids
 from .ragged import RaggedBatch, SpecDecodeMetadata
 from .request import Request
 from .sampling.coins import CoinKey, CoinSource
-from .sampling.transforms import probabilities
+from .sampling.transforms import allowed, probabilities
 from .scheduler import Plan, Scheduled
 
 
@@ -121,7 +121,8 @@ class Runner:
         proposer: makes the drafts, or None.
         drafts: the pending drafts.
         coins: where every coin comes from.
-        seen: the tensors of the last verify, or None.
+        recorded: whether a verify of greedy requests alone makes laws and coins too, to be seen.
+        seen: the tensors of the last verify; None where it made no laws.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class Runner:
         self.kappa = num_speculative_tokens
         self.backend = backend
         self.rejection_sample_method = rejection_sample_method
+        self.recorded = True
         self.drafts = DraftStore()
         self.seen: Seen | None = None
 
@@ -198,22 +200,35 @@ class Runner:
         if not parts:
             return []
         rows = [(part.request, i) for part in parts for i in range(part.num_drafts + 1)]
-        p = probabilities(
-            logits,
-            [request.params for request, _ in rows],
-            [
-                banned_ids(request, request.num_output_tokens + i, self.model.eos_token_id)
-                for request, i in rows
-            ],
-        )
-        verify = {"standard": self._test_ratios, "match": self._match}[self.rejection_sample_method]
-        result = verify(parts, drafts[: len(parts)], metadata, p)
+        banned = [
+            banned_ids(request, request.num_output_tokens + i, self.model.eos_token_id)
+            for request, i in rows
+        ]
+        if not self.recorded and all(request.params.greedy for request, _ in rows):
+            result = self._compare(parts, metadata, allowed(logits, banned))
+        else:
+            p = probabilities(logits, [request.params for request, _ in rows], banned)
+            rules = {"standard": self._test_ratios, "match": self._match}
+            verify = rules[self.rejection_sample_method]
+            result = verify(parts, drafts[: len(parts)], metadata, p)
         return [
             (accepted, ids[: accepted + 1])
             for accepted, ids in zip(
                 result.num_accepted.tolist(), result.token_ids.tolist(), strict=True
             )
         ]
+
+    def _compare(
+        self, parts: Sequence[Scheduled], metadata: SpecDecodeMetadata, scores: torch.Tensor
+    ) -> Verified:
+        """Verify greedy requests alone: no law is made, and no coin."""
+        return verify_greedy(
+            scores.argmax(dim=1),
+            metadata.draft_token_ids,
+            metadata.cu_num_draft_tokens[: len(parts)],
+            max_spec_len=metadata.max_spec_len,
+            backend=self.backend,
+        )
 
     def _test_ratios(
         self,

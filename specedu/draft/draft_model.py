@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import torch
 
-from specedu.config import SamplingParams
 from specedu.kernels import Purpose, verify_chain
 from specedu.models.base import ForwardBatch, Model
 from specedu.ragged import RaggedBatch
@@ -19,8 +18,6 @@ from specedu.sampling.coins import CoinKey, CoinSource
 from specedu.sampling.transforms import probabilities
 
 from .base import Draft, DraftTask
-
-GREEDY = SamplingParams(temperature=0)
 
 
 class DraftModelProposer:
@@ -65,13 +62,17 @@ class DraftModelProposer:
         for i in range(max((task.limit for task in tasks), default=0)):
             active = [r for r, task in enumerate(tasks) if i < task.limit]
             logits = self._forward([tasks[r] for r in active], [drafted[r] for r in active])
-            settings = [self._settings(tasks[r]) for r in active]
+            if not self.probabilistic or all(tasks[r].params.greedy for r in active):
+                for r, token in zip(active, logits.argmax(dim=1).tolist(), strict=True):
+                    drafted[r].append(token)
+                continue
+            settings = [tasks[r].params for r in active]
             law = probabilities(pad_vocabulary(logits, self.vocab_size), settings)
             keys = [
                 CoinKey(task.request_id, task.seed, task.step, len(task.token_ids) + i)
                 for task in (tasks[r] for r in active)
             ]
-            ids = draw(law, coins.coins(keys, Purpose.DRAFT) if self.probabilistic else None)
+            ids = draw(law, coins.coins(keys, Purpose.DRAFT))
             for r, token, row in zip(active, ids, law, strict=True):
                 drafted[r].append(token)
                 rows[r].append(row)
@@ -79,9 +80,6 @@ class DraftModelProposer:
             Draft(ids, torch.stack(law) if self.probabilistic and not task.params.greedy else None)
             for task, ids, law in zip(tasks, drafted, rows, strict=True)
         ]
-
-    def _settings(self, task: DraftTask) -> SamplingParams:
-        return task.params if self.probabilistic else GREEDY
 
     def _forward(self, tasks: Sequence[DraftTask], drafted: Sequence[list[int]]) -> torch.Tensor:
         """Feed what each request's cache lacks of text and drafts; return the last rows' logits."""
@@ -124,15 +122,13 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
-def draw(law: torch.Tensor, coins: torch.Tensor | None) -> list[int]:
-    """Return one id a row: by inverse CDF with the row's coin, or the argmax.
+def draw(law: torch.Tensor, coins: torch.Tensor) -> list[int]:
+    """Return one id a row, by inverse CDF with the row's coin.
 
     Example:
         >>> draw(torch.tensor([[0.25, 0.75]]), torch.tensor([0.5], dtype=torch.float64))
         [1]
     """
-    if coins is None:
-        return law.argmax(dim=1).tolist()
     none = torch.empty(0, dtype=torch.int32, device=law.device)
     no_drafts = torch.zeros(len(law), dtype=torch.int32, device=law.device)
     empty = torch.empty(0, dtype=torch.float64, device=law.device)

@@ -26,6 +26,7 @@ from .base import ForwardBatch
 from .linear import ROWS, Product, fewest_rows, int4_products, products, rows_agree, to_int8
 
 Weights = Mapping[str, torch.Tensor]
+CACHED = 2**24  # a model of fewer weights stays in a processor's cache: rows cost what they compute
 
 
 class Layer(NamedTuple):
@@ -48,17 +49,13 @@ class LlamaModel:
         dtype: of weights and products; attention is computed in float32.
         packed: whether products use oneDNN's layout; None lets a probe decide.
         quantized: whether products stream their weights in four bits.
-        batch_invariant: give each row the same bits in whatever company: alone or in a verify, in
-            any batch and chunk. Rows attend one at a time then, and passes are padded to ``ROWS``.
 
     Attributes:
         vocab_size: ids lie below it.
         max_model_len: the context it was trained for.
         eos_token_id: the id that ends a text.
+        batch_invariant: whether a row has the same bits in whatever company, see ``invariant``.
         min_rows: passes of fewer rows are padded to it.
-
-    Raises:
-        ValueError: ``batch_invariant`` is asked for, but the bits of a product depend on its rows.
     """
 
     def __init__(
@@ -68,7 +65,6 @@ class LlamaModel:
         dtype: torch.dtype = torch.float32,
         packed: bool | None = None,
         quantized: bool = False,
-        batch_invariant: bool = False,
     ) -> None:
         self.config = config
         self.read_weights: Callable[[], Weights] = lambda: weights
@@ -76,7 +72,7 @@ class LlamaModel:
         self.max_model_len = config.max_position_embeddings
         self.eos_token_id = config.eos_token_id
         self.dtype = dtype
-        self.batch_invariant = batch_invariant
+        self.batch_invariant = False
         self.heads = config.num_attention_heads
         self.kv_heads = config.num_key_value_heads
         self.head_dim = config.hidden_size // config.num_attention_heads
@@ -90,15 +86,14 @@ class LlamaModel:
         self.head = to_int8(head) if quantized else self._prepare(head)
         self.layers = [self._layer(weight, i) for i in range(config.num_hidden_layers)]
         self.turns = rotary_turns(config, self.head_dim)
-        self.min_rows = self._rows()
+        self.min_rows = 1
+        if sum(tensor.numel() for tensor in weight.values()) > CACHED:
+            every = [product for layer in self.layers for product in self._products(layer)]
+            self.min_rows = fewest_rows(every, dtype)
 
     @classmethod
     def load(
-        cls,
-        folder: Path,
-        dtype: torch.dtype = torch.float32,
-        packed: bool | None = None,
-        batch_invariant: bool = False,
+        cls, folder: Path, dtype: torch.dtype = torch.float32, packed: bool | None = None
     ) -> LlamaModel:
         """Read a checkpoint's folder with ``config.json`` and safetensors.
 
@@ -106,18 +101,15 @@ class LlamaModel:
             folder: of the checkpoint.
             dtype: of weights and products.
             packed: whether products use oneDNN's layout; None lets a probe decide.
-            batch_invariant: give each row the same bits in whatever company.
 
         Raises:
-            ValueError: it is no Llama, or uses a part that this model does not have; or the bits of
-                a product depend on its rows where they must not.
+            ValueError: it is no Llama, or uses a part that this model does not have.
         """
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(folder)
         check_config(config)
-        weights = read_safetensors(folder)
-        model = cls(config, weights, dtype, packed, batch_invariant=batch_invariant)
+        model = cls(config, read_safetensors(folder), dtype, packed)
         # The products hold copies in their own layout; should another be wanted, it is read again.
         model.read_weights = functools.partial(read_safetensors, folder)
         return model
@@ -134,6 +126,29 @@ class LlamaModel:
         shallow = copy.copy(self)
         shallow.layers = self.layers[:count]
         return shallow
+
+    def invariant(self) -> LlamaModel:
+        """Return the model, with the same weights, so that company never changes a row's bits.
+
+        A row's logits are then the same alone and in a verify, in any batch and chunk. Rows attend
+        one at a time, in products of a shape of their own, and passes are padded to ``ROWS``: from
+        there on the products must round alike at every number of rows, which is tried.
+
+        Raises:
+            ValueError: the bits of a product depend on its number of rows here.
+        """
+        head = functools.partial(self._linear, weight=self.head), self.config.hidden_size
+        # All layers are of the same shapes. Logits are asked for fewer rows than a prompt may have.
+        tried = [(product, 2048) for product in self._products(self.layers[0])] + [(head, 256)]
+        for product, most in tried:
+            if not rows_agree(product, self.dtype, most):
+                raise ValueError(
+                    f"batch_invariant: True, expected False: the bits of a {self.dtype} product "
+                    "depend on its number of rows here"
+                )
+        same = copy.copy(self)
+        same.batch_invariant, same.min_rows = True, ROWS
+        return same
 
     def quantized(self) -> LlamaModel:
         """Return the model with its products' weights in four bits, its head's in eight.
@@ -160,20 +175,6 @@ class LlamaModel:
             self._prepare(torch.cat([of("mlp.gate_proj"), of("mlp.up_proj")])),
             self._prepare(of("mlp.down_proj")),
         )
-
-    def _rows(self) -> int:
-        """Return the number of rows to which passes are padded."""
-        layers = [self._products(layer) for layer in self.layers]
-        head = (functools.partial(self._linear, weight=self.head), self.config.hidden_size)
-        if not self.batch_invariant:
-            return fewest_rows([product for layer in layers for product in layer], self.dtype)
-        for product in [*layers[0], head]:  # other layers are of the same shapes
-            if not rows_agree(product, self.dtype):
-                raise ValueError(
-                    f"batch_invariant: True, expected False: the bits of a {self.dtype} product "
-                    "depend on its number of rows here"
-                )
-        return ROWS
 
     def _products(self, layer: Layer) -> list[Product]:
         """Return a layer's products with the length of the rows that they take."""
@@ -363,7 +364,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.
 
     Example:
         >>> rms_norm(torch.tensor([[3.0, 4.0]]), torch.ones(2), torch.zeros(1, 1)).tolist()
-        [[0.8485281467437744, 1.1313708...]]
+        [[0.8485281467437744, 1.1313709020614624]]
     """
     norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32)
     scale = torch.addcmul(eps, norm, norm, value=1 / x.shape[1]).rsqrt_()

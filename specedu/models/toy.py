@@ -51,6 +51,10 @@ class ToyModel:
         """Return int64 ``[num_blocks, block_size]``, poisoned: nothing is there yet."""
         return torch.full((num_blocks, block_size), POISON, dtype=torch.int64)
 
+    def invariant(self) -> ToyModel:
+        """Return the model itself: each of its rows is computed alone."""
+        return self
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of the ids."""
         return "".join(self.pieces[token] for token in token_ids)

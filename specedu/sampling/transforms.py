@@ -40,10 +40,7 @@ def probabilities(
     """
     if len(params) != len(logits) or (banned is not None and len(banned) != len(logits)):
         raise ValueError(f"params: {len(params)} rows, expected {len(logits)} as in logits")
-    scores = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits.clone()
-    for row, ids in enumerate(banned or ()):
-        if ids:
-            scores[row, list(ids)] = -torch.inf
+    scores = allowed(logits, banned)
 
     def column(name: str) -> torch.Tensor:
         return torch.tensor([getattr(p, name) for p in params], dtype=scores.dtype)[:, None].to(
@@ -64,6 +61,22 @@ def probabilities(
         best = torch.nn.functional.one_hot(scores.argmax(dim=1), logits.shape[1])
         law = torch.where(temperature == 0, best.float(), law)
     return law
+
+
+def allowed(logits: torch.Tensor, banned: Sequence[Sequence[int]] | None = None) -> torch.Tensor:
+    """Return the logits with -inf at each row's banned ids, in float32 at least; not written.
+
+    Example:
+        >>> allowed(torch.tensor([[1.0, 2.0]]), [[1]]).tolist()
+        [[1.0, -inf]]
+    """
+    scores = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    if any(banned or ()):
+        scores = scores.clone()
+    for row, ids in enumerate(banned or ()):
+        if ids:
+            scores[row, list(ids)] = -torch.inf
+    return scores
 
 
 def keep_min_p(law: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:

@@ -624,7 +624,3 @@ def test_drawing_follows_the_half_open_buckets() -> None:
     law = torch.tensor([[0.25, 0.0, 0.75]] * 3)
     coins = torch.tensor([0.0, 0.25, 1 - 2**-53], dtype=torch.float64)
     assert draw(law, coins) == [0, 2, 2]
-
-
-def test_drawing_without_coins_takes_the_lowest_of_the_largest() -> None:
-    assert draw(torch.tensor([[0.25, 0.375, 0.375], [0.5, 0.25, 0.25]]), None) == [1, 0]

@@ -6,9 +6,11 @@ import random
 
 import pytest
 import torch
+from engine_cases import atlas
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specedu.models.base import ForwardBatch
+from specedu.models.linear import packing_works
 from specedu.models.llama import LlamaModel, check_config
 from specedu.ragged import RaggedBatch
 
@@ -94,6 +96,70 @@ def test_a_rejected_draft_leaves_no_trace(ours, theirs) -> None:
     run(ours, cache, [([TEXT[10], 5, 6, 7], 10, blocks)])  # three drafts that will be rejected
     after = run(ours, cache, [(TEXT[11:13], 11, blocks)])
     torch.testing.assert_close(after, wanted(theirs, TEXT)[11:13], **NEAR)
+
+
+@pytest.mark.parametrize("min_rows", [1, 6])
+def test_padding_a_pass_changes_nothing_but_its_speed(theirs, min_rows: int) -> None:
+    model = LlamaModel(CONFIG, theirs.state_dict())
+    model.min_rows = min_rows
+    cache, blocks = model.make_cache(12, BLOCK), list(range(8))
+    run(model, cache, [(TEXT[:7], 0, blocks)])
+    logits = run(model, cache, [(TEXT[7:9], 7, blocks)])
+    torch.testing.assert_close(logits, wanted(theirs, TEXT)[7:9], **NEAR)
+
+
+@atlas("B65")
+def test_padding_rows_have_no_length_and_no_slot(atlas_row: str, theirs) -> None:
+    """A request without tokens and the rows that fill a pass up write nothing, and read nothing."""
+    model = LlamaModel(CONFIG, theirs.state_dict())
+    model.min_rows = 6
+    cache = model.make_cache(12, BLOCK)
+    cache[:] = 7.0
+    logits = run(model, cache, [(TEXT[:5], 0, [3, 1]), ([], 0, [])])
+    written = {(3, 0), (3, 1), (3, 2), (3, 3), (1, 0)}
+    changed = (cache != 7.0).flatten(3).all(dim=3)
+    assert {(b, s) for _, b, s in changed.nonzero().tolist()} == written
+    torch.testing.assert_close(logits, wanted(theirs, TEXT[:5]), **NEAR)
+
+
+def cut(model: LlamaModel, cuts: list[int], blocks: list[int], beside: int = 0) -> torch.Tensor:
+    """Return all logits of TEXT, fed in pieces; ``beside`` tokens of another request run along."""
+    cache, start, rows = model.make_cache(24, BLOCK), 0, []
+    for count in cuts:
+        parts = [(TEXT[start : start + count], start, blocks)]
+        if beside:
+            parts = [(TEXT[::-1][:beside], 0, list(range(12, 20))), *parts]
+        rows.append(run(model, cache, parts)[beside:])
+        start += count
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_invariant_row_has_the_same_bits_in_whatever_company(theirs, dtype) -> None:
+    if not packing_works(dtype):
+        pytest.skip("products are not packed here, and plain ones round by their number of rows")
+    model = LlamaModel(CONFIG, theirs.state_dict(), dtype).invariant()
+    alone = cut(model, [1] * 30, list(range(8)))
+    scattered = [9, 0, 7, 2, 11, 4, 5, 1]
+    for cuts in ([30], [7, 7, 16], [26, 4], [12, 1, 9, 8]):
+        for beside in (0, 1, 23):
+            assert torch.equal(cut(model, cuts, scattered, beside), alone)
+
+
+def test_without_it_the_bits_depend_on_the_company(theirs) -> None:
+    model = LlamaModel(CONFIG, theirs.state_dict())
+    assert not torch.equal(cut(model, [30], list(range(8))), cut(model, [1] * 30, list(range(8))))
+
+
+def test_invariance_is_refused_where_a_product_has_none(theirs, monkeypatch) -> None:
+    model = LlamaModel(CONFIG, theirs.state_dict(), packed=False)
+
+    def by_rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, weight) * (1 + (len(x) % 2) * 2**-20)
+
+    monkeypatch.setattr(model, "_linear", by_rows)
+    with pytest.raises(ValueError, match="batch_invariant: True, expected False: the bits of a"):
+        model.invariant()
 
 
 def test_only_the_asked_rows_get_logits(ours) -> None:
