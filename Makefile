@@ -43,7 +43,7 @@ test-next-triton: $(INSTALLED) $(NEXT)/.installed
 	PYTHONPATH=$(NEXT) $(PYTEST) tests/kernels --interpreter-share 0.1
 
 bench: $(INSTALLED)
-	$(RUN) benchmarks/kernels.py
+	$(RUN) benchmarks/rules.py
 
 $(INSTALLED): requirements.txt pyproject.toml
 	@echo "Installing into $(VENV): 2 GB with a CPU build of torch, several GB more with PyPI's CUDA build"

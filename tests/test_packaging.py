@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,3 +43,10 @@ def test_a_wheel_has_the_kernels_where_they_are_imported(tmp_path: Path) -> None
     assert "specedu/kernels/chain.py" in names
     assert "specedu/theory/exact.py" in names
     assert not any(name.startswith(("kernels/", "tests/")) for name in names)
+
+
+def test_no_script_shadows_an_installed_package() -> None:
+    """A script's folder comes first on the path: a neighbour named like a package replaces it."""
+    installed = {name for name in metadata.packages_distributions() if not name.startswith("_")}
+    scripts = [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests/support").glob("*.py")]
+    assert [str(file) for file in scripts if file.stem in installed] == []

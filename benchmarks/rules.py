@@ -1,8 +1,8 @@
 """Measure the acceptance rules against the memory they must read and against obvious versions.
 
-python benchmarks/kernels.py                          every rule at its targets' shape
-python benchmarks/kernels.py --batch 8 --vocab 49152  another shape
-python benchmarks/kernels.py --record chain-cpu.json  keep every sample, with machine and versions
+python benchmarks/rules.py                          every rule at its targets' shape
+python benchmarks/rules.py --batch 8 --vocab 49152  another shape
+python benchmarks/rules.py --record chain-cpu.json  keep every sample, with machine and versions
 
 Times of one run can be compared, times of two runs cannot: a machine's speed drifts. So everything
 runs in one process, each repeat runs every contender once in a new order (a slow one only in every
