@@ -44,6 +44,10 @@ test-next-triton: $(INSTALLED) $(NEXT)/.installed
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/rules.py
+	$(RUN) benchmarks/host.py
+	$(RUN) benchmarks/decode.py single
+	$(RUN) benchmarks/decode.py verify
+	$(RUN) benchmarks/decode.py many
 
 $(INSTALLED): requirements.txt pyproject.toml
 	@echo "Installing into $(VENV): 2 GB with a CPU build of torch, several GB more with PyPI's CUDA build"

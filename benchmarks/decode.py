@@ -1,11 +1,14 @@
-"""Measure decoding. For now the host's share of a step, on a model that costs nothing.
+"""Measure decoding on the real model: alone, beside each other, and what a verify costs.
 
-python benchmarks/decode.py --toy                         1, 8, 64 and 256 running requests
-python benchmarks/decode.py --toy --record toy-host.json  keep every sample
+python benchmarks/decode.py single   eight prompts, transformers and specedu, plain and speculating
+python benchmarks/decode.py verify   a pass of T tokens for each of B requests, over one of T = 1
+python benchmarks/decode.py many     16 requests at once against transformers' batched generate
 
-The model returns one row of logits for every row asked, so that what is left is the engine: the
-scheduler, filling the batch, the transforms, the rule, stops and n-gram drafts. Batch sizes take
-turns in one process; medians and ratios are reported, since a machine's speed drifts.
+Every contender runs in one process, taking turns; medians, and ratios within a repeat, are
+reported, since a machine's speed drifts. ``--record FILE`` keeps every sample.
+
+The int4 draft flatters itself here: the embedded weights come out of a four-bit file, so that the
+target is a dequantised four-bit model, and its copy in four bits agrees with it nearly always.
 """
 
 from __future__ import annotations
@@ -13,112 +16,326 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import harmonic_mean, median
+from types import SimpleNamespace
+from typing import Any
 
 import torch
+import transformers
 from machine import describe_run, print_run, record
 from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
 
 from specedu.config import SamplingParams
 from specedu.llm import LLM
 from specedu.models.base import ForwardBatch
+from specedu.models.loading import resolve
+from specedu.prompts import all_prompts, first_of_each
+from specedu.ragged import RaggedBatch
 
-BATCHES = (1, 8, 64, 256)
-VOCAB, PROMPT, KAPPA = 64, 64, 3
-torch.set_num_threads(1)  # host work is one thread's
-ROUNDS, STEPS = 5, 12  # in each round every batch size runs that many steps
+NGRAM = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_min": 2,
+         "prompt_lookup_max": 4}  # fmt: skip
+INT4 = {"method": "draft_model", "model": "self", "quantization": "int4",
+        "num_speculative_tokens": 5}  # fmt: skip
+EARLY_EXIT = {"method": "early_exit", "early_exit_layers": 24, "num_speculative_tokens": 2}
+METHODS: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "n-gram": NGRAM,
+    "int4 self-draft": INT4,
+    "early exit": EARLY_EXIT,
+}
+PARTS = ("draft", "forward", "verify", "host")
 
 
-class FreeModel:
-    """Logits that are there already: the same row for every row that is asked."""
-
-    vocab_size = VOCAB
-    max_model_len = 4096
-    eos_token_id = None
+class Clock:
+    """Seconds that passed inside the functions it was put around."""
 
     def __init__(self) -> None:
-        self.row = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(0))
+        self.seconds = 0.0
 
-    def make_cache(self, num_blocks: int, block_size: int) -> None:
-        """Keep nothing."""
+    def around(self, function: Callable) -> Callable:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds += time.perf_counter() - start
 
-    def forward(self, batch: ForwardBatch, cache: None) -> torch.Tensor:
-        """Return the row as often as it is asked for."""
-        return self.row.expand(len(batch.logits_indices), -1)
-
-
-def busy_engine(requests: int) -> LLM:
-    """Return an engine whose requests have read their prompts and decode."""
-    block_size, context = 16, PROMPT + 4 * ROUNDS * (STEPS + 2) * (KAPPA + 1)
-    llm = LLM(
-        FreeModel(),
-        {"method": "ngram", "num_speculative_tokens": KAPPA, "prompt_lookup_min": 1,
-         "prompt_lookup_max": 3},
-        block_size=block_size,
-        num_blocks=requests * -(-context // block_size) + 256,
-        max_num_seqs=requests,
-        max_num_batched_tokens=requests * PROMPT,
-    )  # fmt: skip
-    dice = torch.Generator().manual_seed(1)
-    for i in range(requests):
-        prompt = torch.randint(VOCAB, (PROMPT,), generator=dice).tolist()
-        llm.engine.add_request(str(i), prompt, SamplingParams(max_tokens=3000), seed=i)
-    for _ in range(2):
-        llm.engine.step()
-    return llm
+        return timed
 
 
-def measure() -> dict[int, list[float]]:
-    """Return the seconds of every step, by the number of running requests."""
-    engines = {requests: busy_engine(requests).engine for requests in BATCHES}
-    seconds: dict[int, list[float]] = {requests: [] for requests in BATCHES}
-    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("steps of an engine", total=ROUNDS * len(BATCHES))
-        for _ in range(ROUNDS):
-            for requests, engine in engines.items():
-                for _ in range(STEPS):
-                    start = time.perf_counter()
-                    engine.step()
-                    seconds[requests].append(time.perf_counter() - start)
-                assert len(engine.scheduler.running) == requests
-                progress.update(task, advance=1, refresh=True)
-    return seconds
+class Timed:
+    """An engine whose draft, forward and verify are timed apart."""
+
+    def __init__(self, base: LLM, config: dict[str, Any] | None, temperature: float) -> None:
+        if config and temperature and config["method"] != "ngram":
+            config = {**config, "draft_sample_method": "probabilistic"}
+        self.llm = LLM(base.model, config, tokenizer=base.tokenizer, num_blocks=1024)
+        self.clocks = {part: Clock() for part in PARTS[:3]}
+        runner = self.llm.engine.runner
+        runner.propose = self.clocks["draft"].around(runner.propose)
+        runner.model = SimpleNamespace(
+            vocab_size=base.model.vocab_size,
+            eos_token_id=base.model.eos_token_id,
+            forward=self.clocks["forward"].around(base.model.forward),
+        )
+        runner._verify = self.clocks["verify"].around(runner._verify)
+
+    def __call__(self, ids: list[int], params: SamplingParams) -> dict[str, Any]:
+        for clock in self.clocks.values():
+            clock.seconds = 0.0
+        start = time.perf_counter()
+        first, tokens, verifies = None, 0, 0
+        for part in self.llm.stream(ids, params):
+            first = first or time.perf_counter()
+            tokens, verifies = tokens + len(part.token_ids), verifies + 1
+        end = time.perf_counter()
+        parts = {part: clock.seconds for part, clock in self.clocks.items()}
+        parts["host"] = end - start - sum(parts.values())
+        return {"seconds": end - start, "tokens": tokens, "steps": verifies - 1,
+                "decode_seconds": end - first, "parts": parts}  # fmt: skip
 
 
-def report(seconds: dict[int, list[float]]) -> None:
-    print(f"\nhost work of a step: n-gram, kappa = {KAPPA}, a vocabulary of {VOCAB}, no model")
-    print(f"{'requests':>9}{'median ms':>11}{'quartiles':>18}{'us a request':>14}{'x before':>10}")
-    before = None
-    for requests, times in seconds.items():
-        low, middle, high = quantiles(times, n=4, method="inclusive")
-        growth = f"{middle / before:.2f}" if before else ""
-        spread = f"{low * 1e3:.2f} .. {high * 1e3:.2f}"
-        each = middle / requests * 1e6
-        print(f"{requests:>9}{middle * 1e3:>11.2f}{spread:>18}{each:>14.1f}{growth:>10}")
-        before = middle
-    sizes = list(seconds)
-    slope = (median(seconds[sizes[-1]]) - median(seconds[sizes[-2]])) / (sizes[-1] - sizes[-2])
-    fixed = median(seconds[sizes[-2]]) - slope * sizes[-2]
-    print(f"between {sizes[-2]} and {sizes[-1]}: {slope * 1e6:.1f} us a request, the rest "
-          f"{fixed * 1e3:.2f} ms")  # fmt: skip
+class Transformers:
+    """transformers' own ``generate``, with the settings of one of its ways to speculate."""
+
+    def __init__(self, model: Any, **settings: Any) -> None:
+        self.model, self.settings = model, settings
+
+    def __call__(self, ids: list[int], params: SamplingParams) -> dict[str, Any]:
+        n, sampled = params.max_tokens, not params.greedy
+        torch.manual_seed(params.seed or 0)
+        start = time.perf_counter()
+        with torch.inference_mode():
+            out = self.model.generate(
+                torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=n,
+                min_new_tokens=n, do_sample=sampled, top_k=0 if sampled else None, **self.settings,
+            )  # fmt: skip
+        return {"seconds": time.perf_counter() - start, "tokens": out.shape[1] - len(ids)}
+
+
+def load(dtype: str) -> tuple[LLM, Any]:
+    folder = resolve()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    return LLM(folder, dtype=dtype), theirs.eval()
+
+
+def streamed_bytes(base: LLM) -> int:
+    """Bytes of weights that one token streams: all of them, the tied embedding once."""
+    size = torch.finfo(base.model.dtype).bits // 8
+    return size * sum(tensor.numel() for tensor in base.model.read_weights().values())
+
+
+def floor_seconds(buffer: torch.Tensor) -> float:
+    start = time.perf_counter()
+    buffer.sum()
+    return time.perf_counter() - start
+
+
+# --- one request ----------------------------------------------------------------------------------
+
+
+def single(arguments: argparse.Namespace) -> dict[str, Any]:
+    samples: list[dict[str, Any]] = []
+    for dtype in arguments.dtype:
+        base, theirs = load(dtype)
+        buffer = torch.zeros(streamed_bytes(base) // 4)
+        ids = {
+            kind: base.tokenizer.chat([{"role": "user", "content": text}])
+            for kind, text in first_of_each().items()
+        }
+        for temperature in arguments.temperature:
+            contenders: dict[str, Callable] = {
+                f"specedu {name}": Timed(base, config, temperature)
+                for name, config in METHODS.items()
+            }
+            if temperature == 0:
+                contenders |= {
+                    "transformers": Transformers(theirs),
+                    "transformers prompt lookup": Transformers(theirs, prompt_lookup_num_tokens=7),
+                    "transformers assisted": Transformers(theirs, assistant_early_exit=24),
+                }
+            what = f"{dtype}, temperature {temperature}"
+            with Progress(console=Console(stderr=True), transient=True) as progress:
+                task = progress.add_task(what, total=(arguments.repeats + 1) * len(ids))
+                for repeat in range(-1, arguments.repeats):  # the first warms up
+                    tokens = arguments.tokens if repeat >= 0 else 4
+                    for kind, prompt in ids.items():
+                        params = SamplingParams(
+                            temperature=temperature, max_tokens=tokens, ignore_eos=True, seed=repeat
+                        )
+                        about = {"dtype": dtype, "temperature": temperature, "kind": kind,
+                                 "repeat": repeat}  # fmt: skip
+                        floor = floor_seconds(buffer)
+                        for name, contender in contenders.items():
+                            result = contender(prompt, params)
+                            assert result["tokens"] == tokens, (name, result)
+                            if repeat >= 0:
+                                samples.append({**about, "name": name, "floor": floor, **result})
+                        progress.update(task, advance=1)
+    report_single(samples, arguments)
+    return {"samples": samples}
+
+
+def report_single(samples: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    kinds = list(first_of_each())
+    for dtype in arguments.dtype:
+        for temperature in arguments.temperature:
+            of = [s for s in samples if s["dtype"] == dtype and s["temperature"] == temperature]
+            by = {(s["name"], s["kind"], s["repeat"]): s for s in of}
+            names = list(dict.fromkeys(s["name"] for s in of))
+            repeats = sorted({s["repeat"] for s in of})
+            table = Table(title=f"{dtype}, temperature {temperature}: tokens/s, x specedu plain")
+            for heading in ("", *kinds, "mean", "x plain"):
+                table.add_column(heading, justify="right")
+            for name in names:
+                rates = [median(s["tokens"] / s["seconds"] for s in of
+                                if s["name"] == name and s["kind"] == kind)
+                         for kind in kinds]  # fmt: skip
+                ratios = [
+                    median(by["specedu plain", k, r]["seconds"] / by[name, k, r]["seconds"]
+                           for r in repeats)
+                    for k in kinds
+                ]  # fmt: skip
+                cells = [f"{a:.0f} {b:.2f}" for a, b in zip(rates, ratios, strict=True)]
+                table.add_row(name, *cells, f"{harmonic_mean(rates):.1f}",
+                              f"{harmonic_mean(ratios):.2f}")  # fmt: skip
+            Console(width=160).print(table)
+            plain = [s for s in of if s["name"] == "specedu plain"]
+            step = median(s["decode_seconds"] / s["steps"] for s in plain)
+            share = median(s["floor"] / (s["decode_seconds"] / s["steps"]) for s in plain)
+            floor = median(s["floor"] for s in plain)
+            print(f"plain step {step * 1e3:.1f} ms; reading the weights once {floor * 1e3:.1f} ms: "
+                  f"{share:.0%} of the streaming floor")  # fmt: skip
+            for name in names:
+                parts = [s["parts"] for s in of if s["name"] == name and "parts" in s]
+                if parts:
+                    total = sum(sum(p.values()) for p in parts)
+                    shares = (f"{part} {sum(p[part] for p in parts) / total:.0%}" for part in PARTS)
+                    print(f"  {name}: {', '.join(shares)}")
+
+
+# --- what a verify costs --------------------------------------------------------------------------
+
+LENGTHS, WIDTHS, CONTEXT, BLOCK = (1, 4, 16), (1, 2, 4, 8, 16, 32, 64), 256, 16
+
+
+def verify(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Time one pass of T tokens for each of B requests behind 256 tokens of context."""
+    seconds: dict[str, list[float]] = {}
+    for dtype in arguments.dtype:
+        model = LLM(dtype=dtype).model
+        each = -(-(CONTEXT + max(WIDTHS)) // BLOCK)
+        cache = model.make_cache(max(LENGTHS) * each, BLOCK)
+        shapes = [(b, t) for b in LENGTHS for t in WIDTHS]
+        passes = {(b, t): pass_of(b, t, each) for b, t in shapes}
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(f"verify cost, {dtype}", total=arguments.repeats * len(shapes))
+            for _ in range(arguments.repeats):
+                for shape, batch in passes.items():
+                    rows = shape[0] * shape[1]
+                    if rows < 64:
+                        model.forward(batch, cache)  # warms up: large passes take seconds
+                    for _ in range(4 if rows < 64 else 1):
+                        start = time.perf_counter()
+                        model.forward(batch, cache)
+                        key = f"{dtype} B={shape[0]} T={shape[1]}"
+                        seconds.setdefault(key, []).append(time.perf_counter() - start)
+                    progress.update(task, advance=1)
+        table = Table(title=f"{dtype}: t(T)/t(1) behind {CONTEXT} tokens (t(1) in ms)")
+        for heading in ("B", "t(1)", *map(str, WIDTHS[1:])):
+            table.add_column(heading, justify="right")
+        for b in LENGTHS:
+            one, *rest = (median(seconds[f"{dtype} B={b} T={t}"]) for t in WIDTHS)
+            ratios = [f"{more / one:.2f}" for more in rest]
+            table.add_row(str(b), f"{one * 1e3:.1f}", *ratios)
+        Console(width=120).print(table)
+    return {"context": CONTEXT, "seconds": seconds}
+
+
+def pass_of(requests: int, width: int, each: int) -> ForwardBatch:
+    tables = [list(range(r * each, (r + 1) * each)) for r in range(requests)]
+    positions = torch.arange(CONTEXT, CONTEXT + width)
+    return ForwardBatch(
+        input_ids=torch.arange(requests * width) % 1000 + 5,
+        positions=positions.repeat(requests),
+        slot_mapping=torch.cat([table[0] * BLOCK + positions for table in tables]),
+        block_tables=tables,
+        ragged=RaggedBatch.from_counts([CONTEXT] * requests, [width] * requests),
+        logits_indices=torch.arange(requests * width),
+    )
+
+
+# --- many requests --------------------------------------------------------------------------------
+
+
+REQUESTS = 16
+
+
+def many(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Time 16 requests at once, plain and n-gram, against transformers' batched generate."""
+    seconds: dict[str, list[float]] = {}
+    for dtype in arguments.dtype:
+        runs = contenders_of_many(dtype, arguments.tokens)
+        for repeat in range(-1, arguments.repeats):  # the first warms up
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run()
+                if repeat >= 0:
+                    taken = time.perf_counter() - start
+                    seconds.setdefault(f"{dtype} {name}", []).append(taken)
+        for name in runs:
+            taken = seconds[f"{dtype} {name}"]
+            pairs = zip(seconds[f"{dtype} transformers"], taken, strict=True)
+            print(f"{dtype}, {REQUESTS} requests, {name}: "
+                  f"{REQUESTS * arguments.tokens / median(taken):.0f} tokens/s, "
+                  f"{median(a / b for a, b in pairs):.2f} x transformers")  # fmt: skip
+    return {"requests": REQUESTS, "seconds": seconds}
+
+
+def contenders_of_many(dtype: str, tokens: int) -> dict[str, Callable[[], object]]:
+    """Return what generates for all requests at once, by name; prompts of every kind."""
+    base, theirs = load(dtype)
+    texts = [text for _, text in all_prompts()[::3][:REQUESTS]]
+    ids = [base.tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
+    longest = max(map(len, ids))
+    padded = torch.tensor([[0] * (longest - len(i)) + i for i in ids])
+    mask = torch.tensor([[0] * (longest - len(i)) + [1] * len(i) for i in ids])
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+
+    def batched() -> None:
+        with torch.inference_mode():
+            theirs.generate(padded, attention_mask=mask, max_new_tokens=tokens,
+                            min_new_tokens=tokens, do_sample=False, pad_token_id=0)  # fmt: skip
+
+    def ours(config: dict[str, Any] | None) -> Callable[[], object]:
+        llm = LLM(base.model, config, tokenizer=base.tokenizer, num_blocks=1024)
+        return lambda: llm.generate(ids, params)
+
+    short = {**NGRAM, "num_speculative_tokens": 3}
+    return {"transformers": batched, "specedu plain": ours(None), "specedu n-gram": ours(short)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--toy", action="store_true", help="the host's share, without a model")
+    parser.add_argument("what", choices=["single", "verify", "many"])
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--record", type=Path, metavar="FILE", help="JSON, in benchmarks/recorded/")
     arguments = parser.parse_args(argv)
-    if not arguments.toy:
-        parser.error("expected --toy: real models are not served yet")
+    transformers.logging.set_verbosity_error()
     run = describe_run()
+    run["versions"]["transformers"] = transformers.__version__
     print_run(run)
-    seconds = measure()
-    report(seconds)
+    found = {"single": single, "verify": verify, "many": many}[arguments.what](arguments)
     if arguments.record is not None:
-        record(arguments.record, {**run, "seconds": seconds})
+        settings = {k: v for k, v in vars(arguments).items() if k != "record"}
+        record(arguments.record, {**run, "settings": settings, **found})
     return 0
 
 

@@ -7,6 +7,7 @@ import functools
 import importlib
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
@@ -22,10 +23,13 @@ from specedu import generate
 from specedu.config import SamplingParams
 from specedu.kernels import backend, verify_chain
 from specedu.llm import DTYPES, LLM
+from specedu.models.linear import int4_products, packing_works
 from specedu.models.loading import (
     DEFAULT,
     EMBEDDED,
+    NEEDED_BYTES,
     VARIABLE,
+    Embedded,
     LoadingError,
     cache_folder,
     fetch,
@@ -171,7 +175,8 @@ def run_models(arguments: argparse.Namespace) -> int:
         folder = cache_folder() / model.name
         state = f"in {folder}" if folder.is_dir() else f"not fetched yet, {model.megabytes} MB"
         print(f"{model.name}  {model.licence}  {state}")
-    print(f"{VARIABLE} names a folder or hub id to use instead: {os.environ.get(VARIABLE, '-')}")
+    other = os.environ.get(VARIABLE, "-")
+    print(f"{VARIABLE} names a folder, hub id or GGUF file to use instead: {other}")
     return RIGHT
 
 
@@ -183,6 +188,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     print(f"GPU: {gpu}; Triton's interpreter: {'on' if backend.interpreting() else 'off'}")
     healthy = True
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    kernels = False
     for name in backend.BACKENDS:
         try:
             right = all(
@@ -192,10 +198,52 @@ def run_doctor(arguments: argparse.Namespace) -> int:
             words = "gives the known answers" if right else "gives WRONG answers"
         except RuntimeError as error:
             right, words = name == "triton", f"cannot run here: {error}"
+        else:
+            kernels |= right and name == "triton"
         healthy &= right
         print(f"verify_chain, backend {name}: {words}")
     run_models(argparse.Namespace(name=None))
+    print("What can run here:")
+    for part, words in abilities(kernels):
+        print(f"  {part:<26} {words}")
     return RIGHT if healthy else WRONG
+
+
+def abilities(kernels: bool) -> list[tuple[str, str]]:
+    """Return (part of specedu, whether it can run here) for what depends on the machine.
+
+    Args:
+        kernels: whether a Triton kernel ran and was right.
+    """
+    ran, interpreted = "yes" if kernels else "no, see above", backend.interpreting()
+    on_gpu = "no, the interpreter is on" if interpreted else ran
+    packed = [name for name, dtype in DTYPES.items() if packing_works(dtype)]
+    try:
+        int4_products()
+        four_bits = "yes"
+    except ValueError as error:
+        four_bits = f"no, {error}"
+    return [
+        ("kernels, interpreted", ran if interpreted else "no, the interpreter is off"),
+        ("kernels on a GPU", on_gpu if torch.cuda.is_available() else "no GPU"),
+        ("the real model", real_model(EMBEDDED[DEFAULT])),
+        ("a draft in four bits", four_bits),
+        ("packed products", ", ".join(packed) or "none, plain products serve"),
+    ]
+
+
+def real_model(model: Embedded) -> str:
+    """Return whether an embedded model is there, or what it needs."""
+    cache = cache_folder()
+    if (cache / model.name).is_dir():
+        return "yes, cached"
+    if (cache / model.wheel).exists():
+        return f"yes, converted at first use from {model.wheel}"
+    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free < NEEDED_BYTES:
+        return f"no, {free / 1e9:.1f} GB free in {there}, expected {NEEDED_BYTES / 1e9:.0f}"
+    return f"after a download of {model.megabytes} MB at first use"
 
 
 # --- specedu law ----------------------------------------------------------------------------------

@@ -126,6 +126,7 @@ class LLM:
 
     Raises:
         ValueError: a setting is illegal, or two do not fit together.
+        LoadingError: a model cannot be had, read or served, or has no tokenizer.
 
     Example:
         >>> from specedu.models.toy import ContextModel

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from specedu import cli
+from specedu.kernels import backend
+from specedu.models.loading import DEFAULT, EMBEDDED
 
 # A module name is imported once a process: every user's file gets its own.
 _NAMES = itertools.count()
@@ -150,3 +152,41 @@ def test_a_rule_that_returns_no_run_is_told_so(law) -> None:
     status, _, errors = law("def rule(*arguments, **options):\n    return 7\n")
     assert status == cli.USAGE
     assert "MalformedRun: the rule returned int, expected (token_ids, num_accepted)" in errors
+
+
+# --- specedu doctor -------------------------------------------------------------------------------
+
+
+def test_the_doctor_knows_whether_the_real_model_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, cache = EMBEDDED[DEFAULT], tmp_path / "not-made-yet" / "cache"
+    monkeypatch.setenv("SPECEDU_CACHE", str(cache))
+    assert cli.real_model(model) == "after a download of 93 MB at first use"
+    monkeypatch.setattr(cli, "NEEDED_BYTES", 10**18)
+    assert f"GB free in {tmp_path}, expected 1000000000" in cli.real_model(model)
+    cache.mkdir(parents=True)
+    (cache / model.wheel).touch()
+    assert cli.real_model(model) == f"yes, converted at first use from {model.wheel}"
+    (cache / model.name).mkdir()
+    assert cli.real_model(model) == "yes, cached"
+
+
+def test_the_doctor_tells_what_this_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_int4() -> None:
+        raise ValueError("quantization: 'int4', expected None: no such kernel")
+
+    monkeypatch.setattr(cli, "int4_products", no_int4)
+    monkeypatch.setattr(cli, "packing_works", lambda dtype: False)
+    monkeypatch.setattr(backend, "interpreting", lambda: False)
+    monkeypatch.setattr(cli.torch.cuda, "is_available", lambda: False)
+    found = dict(cli.abilities(kernels=False))
+    assert found["kernels, interpreted"] == "no, the interpreter is off"
+    assert found["kernels on a GPU"] == "no GPU"
+    assert found["a draft in four bits"].endswith("no such kernel")
+    assert found["packed products"] == "none, plain products serve"
+    monkeypatch.setattr(backend, "interpreting", lambda: True)
+    monkeypatch.setattr(cli.torch.cuda, "is_available", lambda: True)
+    found = dict(cli.abilities(kernels=True))
+    assert found["kernels, interpreted"] == "yes"
+    assert found["kernels on a GPU"] == "no, the interpreter is on"

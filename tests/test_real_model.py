@@ -101,7 +101,7 @@ def test_generate_prints_marked_text_and_the_table(capsys: pytest.CaptureFixture
     [
         (["--temp", "-1"], "temperature: -1.0, expected a number in [0, 100]"),
         (["--num-spec-tokens", "0"], "num_speculative_tokens: 0, expected an int of at least 1"),
-        (["--model", "gpt"], "model: 'gpt', expected one of smollm2-135m, a folder, or a hub id"),
+        (["--model", "gpt"], "model: 'gpt', expected one of smollm2-135m, a folder, a GGUF file"),
     ],
 )
 def test_a_mistake_in_generate_is_told_in_one_line(
@@ -116,3 +116,4 @@ def test_the_doctor_finds_the_kernels_healthy(capsys: pytest.CaptureFixture) -> 
     out = capsys.readouterr().out
     assert out.count("gives the known answers") == 2
     assert "smollm2-135m  Apache-2.0" in out
+    assert "the real model             yes, cached" in out

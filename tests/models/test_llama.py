@@ -162,6 +162,12 @@ def test_invariance_is_refused_where_a_product_has_none(theirs, monkeypatch) -> 
         model.invariant()
 
 
+@pytest.mark.parametrize(("ends", "first"), [(2, 2), ([5, 7], 5), (None, None)])
+def test_the_first_of_several_end_ids_counts(theirs, ends: object, first: object) -> None:
+    config = LlamaConfig(**{**CONFIG.to_dict(), "eos_token_id": ends})
+    assert LlamaModel(config, theirs.state_dict()).eos_token_id == first
+
+
 def test_only_the_asked_rows_get_logits(ours) -> None:
     cache, blocks = ours.make_cache(12, BLOCK), list(range(8))
     everything = run(ours, cache, [(TEXT, 0, blocks)])

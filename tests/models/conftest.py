@@ -1,0 +1,3 @@
+"""specedu comes before transformers: both import triton, and specedu picks its interpreter."""
+
+import specedu  # noqa: F401
