@@ -6,7 +6,7 @@
 #   make atlas                    the table bug-atlas row -> tests, or why not yet
 #   make lint                     ruff
 #   make test-next-triton         the kernels' tests again, on a newer Triton
-#   make bench                    time the acceptance rules on this machine
+#   make bench                    time rules, engine and decoding on this machine, half an hour
 #
 # PyPI's Linux build of torch carries CUDA, a download of several GB. For a laptop without a GPU:
 #   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -47,6 +47,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/host.py
 	$(RUN) benchmarks/decode.py single
 	$(RUN) benchmarks/decode.py verify
+	$(RUN) benchmarks/decode.py rows
 	$(RUN) benchmarks/decode.py many
 
 $(INSTALLED): requirements.txt pyproject.toml

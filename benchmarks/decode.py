@@ -2,6 +2,7 @@
 
 python benchmarks/decode.py single   eight prompts, transformers and specedu, plain and speculating
 python benchmarks/decode.py verify   a pass of T tokens for each of B requests, over one of T = 1
+python benchmarks/decode.py rows     the products of a pass alone, by their number of rows
 python benchmarks/decode.py many     16 requests at once against transformers' batched generate
 
 Every contender runs in one process, taking turns; medians, and ratios within a repeat, are
@@ -36,7 +37,7 @@ from specedu.models.loading import resolve
 from specedu.prompts import all_prompts, first_of_each
 from specedu.ragged import RaggedBatch
 
-NGRAM = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_min": 2,
+NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2,
          "prompt_lookup_max": 4}  # fmt: skip
 INT4 = {"method": "draft_model", "model": "self", "quantization": "int4",
         "num_speculative_tokens": 5}  # fmt: skip
@@ -155,9 +156,11 @@ def single(arguments: argparse.Namespace) -> dict[str, Any]:
             if temperature == 0:
                 contenders |= {
                     "transformers": Transformers(theirs),
-                    "transformers prompt lookup": Transformers(theirs, prompt_lookup_num_tokens=7),
+                    "transformers prompt lookup": Transformers(theirs, prompt_lookup_num_tokens=5),
                     "transformers assisted": Transformers(theirs, assistant_early_exit=24),
                 }
+            if arguments.only:
+                contenders = {name: contenders[name] for name in arguments.only}
             what = f"{dtype}, temperature {temperature}"
             with Progress(console=Console(stderr=True), transient=True) as progress:
                 task = progress.add_task(what, total=(arguments.repeats + 1) * len(ids))
@@ -177,7 +180,7 @@ def single(arguments: argparse.Namespace) -> dict[str, Any]:
                                 samples.append({**about, "name": name, "floor": floor, **result})
                         progress.update(task, advance=1)
     report_single(samples, arguments)
-    return {"samples": samples}
+    return {"methods": METHODS, "samples": samples}
 
 
 def report_single(samples: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
@@ -204,6 +207,16 @@ def report_single(samples: Sequence[dict[str, Any]], arguments: argparse.Namespa
                 table.add_row(name, *cells, f"{harmonic_mean(rates):.1f}",
                               f"{harmonic_mean(ratios):.2f}")  # fmt: skip
             Console(width=160).print(table)
+            for name in names:
+                if "parts" in by[name, kinds[0], repeats[0]]:
+                    behind = [
+                        median(by["specedu plain", k, r]["decode_seconds"]
+                               / by[name, k, r]["decode_seconds"] for r in repeats)
+                        for k in kinds
+                    ]  # fmt: skip
+                    cells = (f"{k} {b:.2f}" for k, b in zip(kinds, behind, strict=True))
+                    print(f"  {name}, behind the first token, x plain: {', '.join(cells)}; "
+                          f"harmonic mean {harmonic_mean(behind):.2f}")  # fmt: skip
             plain = [s for s in of if s["name"] == "specedu plain"]
             step = median(s["decode_seconds"] / s["steps"] for s in plain)
             share = median(s["floor"] / (s["decode_seconds"] / s["steps"]) for s in plain)
@@ -236,10 +249,10 @@ def verify(arguments: argparse.Namespace) -> dict[str, Any]:
             task = progress.add_task(f"verify cost, {dtype}", total=arguments.repeats * len(shapes))
             for _ in range(arguments.repeats):
                 for shape, batch in passes.items():
-                    rows = shape[0] * shape[1]
-                    if rows < 64:
+                    small = shape[0] * shape[1] < 64
+                    if small:
                         model.forward(batch, cache)  # warms up: large passes take seconds
-                    for _ in range(4 if rows < 64 else 1):
+                    for _ in range(4 if small else 1):
                         start = time.perf_counter()
                         model.forward(batch, cache)
                         key = f"{dtype} B={shape[0]} T={shape[1]}"
@@ -267,6 +280,41 @@ def pass_of(requests: int, width: int, each: int) -> ForwardBatch:
         ragged=RaggedBatch.from_counts([CONTEXT] * requests, [width] * requests),
         logits_indices=torch.arange(requests * width),
     )
+
+
+# --- the products alone ---------------------------------------------------------------------------
+
+ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+
+
+def rows(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Time all products of one pass of T rows: streaming weights costs more to one than to six."""
+    seconds: dict[str, list[float]] = {}
+    for dtype in arguments.dtype:
+        base = LLM(dtype=dtype)
+        products = [p for layer in base.model.layers for p in base.model._products(layer)]
+        buffer = torch.zeros(streamed_bytes(base) // 4)
+        for repeat in range(-1, 3 * arguments.repeats):  # the first warms up
+            taken = {"floor": floor_seconds(buffer)}
+            for count in ROWS:
+                taken[str(count)] = products_seconds(base.model, products, count)
+            for name, spent in taken.items():
+                if repeat >= 0:
+                    seconds.setdefault(f"{dtype} {name}", []).append(spent)
+        one, floor = (median(seconds[f"{dtype} {name}"]) for name in ("1", "floor"))
+        found = (f"{n}: {median(seconds[f'{dtype} {n}']) / one:.2f}" for n in ROWS)
+        print(f"{dtype}: one row {one * 1e3:.1f} ms, reading the weights {floor * 1e3:.1f} ms; "
+              f"over one row {', '.join(found)}")  # fmt: skip
+    return {"seconds": seconds}
+
+
+def products_seconds(model: Any, products: Sequence[Any], count: int) -> float:
+    inputs = {length: torch.zeros(count, length, dtype=model.dtype) for _, length in products}
+    start = time.perf_counter()
+    for apply, length in products:
+        apply(inputs[length])
+    model._linear(inputs[model.config.hidden_size], model.head)
+    return time.perf_counter() - start
 
 
 # --- many requests --------------------------------------------------------------------------------
@@ -321,10 +369,11 @@ def contenders_of_many(dtype: str, tokens: int) -> dict[str, Callable[[], object
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["single", "verify", "many"])
+    parser.add_argument("what", choices=["single", "verify", "rows", "many"])
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some contenders of single")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--record", type=Path, metavar="FILE", help="JSON, in benchmarks/recorded/")
     arguments = parser.parse_args(argv)
@@ -332,7 +381,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = describe_run()
     run["versions"]["transformers"] = transformers.__version__
     print_run(run)
-    found = {"single": single, "verify": verify, "many": many}[arguments.what](arguments)
+    ways = {"single": single, "verify": verify, "rows": rows, "many": many}
+    found = ways[arguments.what](arguments)
     if arguments.record is not None:
         settings = {k: v for k, v in vars(arguments).items() if k != "record"}
         record(arguments.record, {**run, "settings": settings, **found})

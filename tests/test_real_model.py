@@ -7,10 +7,13 @@ import torch
 
 from specedu import cli
 from specedu.config import SamplingParams
-from specedu.llm import LLM
+from specedu.llm import DTYPES, LLM
+from specedu.models.linear import packing_works
 from specedu.models.loading import resolve
+from specedu.prompts import first_of_each
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
+MIXED = [first_of_each()[kind] for kind in ("chat", "list", "json", "story")]
 QUESTIONS = ["What is the capital of France?", "Count from one to nine, then do it again."]
 
 
@@ -117,3 +120,28 @@ def test_the_doctor_finds_the_kernels_healthy(capsys: pytest.CaptureFixture) -> 
     assert out.count("gives the known answers") == 2
     assert "smollm2-135m  Apache-2.0" in out
     assert "the real model             yes, cached" in out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_seed_gives_one_text_whatever_is_drafted_and_whoever_runs_along(dtype: str) -> None:
+    """``benchmarks/sameness.py`` asks the same of more prompts, at every draft length to 8."""
+    if not packing_works(DTYPES[dtype]):
+        pytest.skip(f"{dtype} products are not packed here, and plain ones round by their rows")
+    base = LLM(resolve("smollm2-135m"), dtype=dtype)
+    prompts = [base.tokenizer.chat([{"role": "user", "content": text}]) for text in MIXED]
+    params = [SamplingParams(temperature=0.8, max_tokens=16, seed=i) for i in range(len(prompts))]
+
+    def texts(config: dict | None, batch: int) -> list[list[int]]:
+        llm = LLM(base.model, config, tokenizer=base.tokenizer, batch_invariant=True)
+        groups = [slice(i, i + batch) for i in range(0, len(prompts), batch)]
+        outputs = [o for g in groups for o in llm.generate(prompts[g], params[g])]
+        return [output.outputs[0].token_ids for output in outputs]
+
+    alone = texts(None, 1)
+    match = {"rejection_sample_method": "match"}
+    ngram = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3, **match}
+    int4 = {"method": "draft_model", "model": "self", "quantization": "int4", **match}
+    assert texts(None, 4) == alone
+    assert texts({**ngram, "num_speculative_tokens": 8}, 1) == alone
+    assert texts({**ngram, "num_speculative_tokens": 3}, 4) == alone
+    assert texts({**int4, "num_speculative_tokens": 4}, 2) == alone
