@@ -38,6 +38,17 @@ class Settings(NamedTuple):
     kappa: int
     lookup: list[int]
 
+    def ngram(self) -> dict[str, Any] | None:
+        """Return the n-gram settings under vLLM's names, which are ours too; None plainly."""
+        low, high = self.lookup
+        config = {
+            "method": "ngram",
+            "num_speculative_tokens": self.kappa,
+            "prompt_lookup_min": low,
+            "prompt_lookup_max": high,
+        }
+        return config if self.kappa else None
+
 
 def serve(load: Callable[[Settings], Generate], *distributions: str) -> None:
     """Load an engine and answer requests; only answers go to standard output.

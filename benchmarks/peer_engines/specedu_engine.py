@@ -10,14 +10,7 @@ from specedu import LLM, SamplingParams
 
 def load(settings: Settings) -> Generate:
     torch.set_num_threads(settings.threads)
-    low, high = settings.lookup
-    ngram = {
-        "method": "ngram",
-        "num_speculative_tokens": settings.kappa,
-        "prompt_lookup_min": low,
-        "prompt_lookup_max": high,
-    }
-    llm = LLM(settings.model, ngram if settings.kappa else None, dtype="bfloat16")
+    llm = LLM(settings.model, settings.ngram(), dtype="bfloat16")
 
     def generate(token_ids: list[int], max_tokens: int) -> list[int]:
         params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)

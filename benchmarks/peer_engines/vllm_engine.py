@@ -34,19 +34,12 @@ def load(settings: Settings) -> Generate:
     }
     from vllm import LLM, SamplingParams
 
-    low, high = settings.lookup
-    ngram = {
-        "method": "ngram",
-        "num_speculative_tokens": settings.kappa,
-        "prompt_lookup_min": low,
-        "prompt_lookup_max": high,
-    }
     llm = LLM(
         settings.model,
         dtype="bfloat16",
         max_model_len=2048,
         enable_prefix_caching=False,
-        speculative_config=ngram if settings.kappa else None,
+        speculative_config=settings.ngram(),
     )
 
     def generate(token_ids: list[int], max_tokens: int) -> list[int]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from canaries import Canaries
+from canaries import Canaries, guard_results
 from engine_cases import atlas, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged_batch import Request, chain, lay_out, one_hot, runs
 
-from specedu.kernels import Verified, backend, contract, draw, verify_chain
+from specedu.kernels import Verified, backend, draw, verify_chain
 
 NAN = math.nan
 LARGEST_COIN = 1 - 2**-53
@@ -481,16 +481,6 @@ def test_the_arguments_are_never_written(backend: str, atlas_row: str) -> None:
     assert len(before) == 8
     for tensor, copy in before.values():
         assert torch.equal(tensor.view(torch.uint8), copy.view(torch.uint8))
-
-
-def guard_results(canaries: Canaries, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the rules write their results into guarded buffers."""
-    blank = contract.blank
-    monkeypatch.setattr(
-        contract,
-        "blank",
-        lambda *arguments: Verified(*(canaries.around(tensor) for tensor in blank(*arguments))),
-    )
 
 
 @pytest.mark.parametrize("fill", [0x00, 0x3F, 0x7F, 0xFF])

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from canaries import Canaries
+from canaries import Canaries, guard_results
 from engine_cases import atlas, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged_batch import Request, lay_out, one_hot, runs
 
-from specedu.kernels import Verified, contract, verify_chain, verify_match
+from specedu.kernels import Verified, verify_chain, verify_match
 from specedu.theory import reference
 from specedu.theory.adapters import match as match_as_chain
 from specedu.theory.cells import Asker, Box, enumerate_paths, match_cuts
@@ -196,15 +196,6 @@ def test_an_empty_batch_gives_an_empty_result(backend: str) -> None:
                           max_spec_len=2, backend=backend)  # fmt: skip
     assert result.token_ids.shape == (0, 3)
     assert result.num_accepted.shape == (0,)
-
-
-def guard_results(canaries: Canaries, monkeypatch: pytest.MonkeyPatch) -> None:
-    blank = contract.blank
-    monkeypatch.setattr(
-        contract,
-        "blank",
-        lambda *arguments: Verified(*(canaries.around(tensor) for tensor in blank(*arguments))),
-    )
 
 
 @pytest.mark.parametrize("fill", [0x00, 0x3F, 0x7F, 0xFF])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+
+from specedu.kernels import Verified, contract
 
 MARGIN = 256  # bytes on each side
 
@@ -26,3 +29,13 @@ class Canaries:
         """Return whether no guard byte has changed."""
         guards = [part for b in self.buffers for part in (b[:MARGIN], b[-MARGIN:])]
         return all(bool((guard == self.fill).all()) for guard in guards)
+
+
+def guard_results(canaries: Canaries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the rules write their results into guarded buffers."""
+    blank = contract.blank
+    monkeypatch.setattr(
+        contract,
+        "blank",
+        lambda *arguments: Verified(*(canaries.around(tensor) for tensor in blank(*arguments))),
+    )
