@@ -1,6 +1,8 @@
 # Each target is the plain command it names. The first one sets up .venv; later ones start in seconds.
 #
 #   make test                     everything: unit tests, exact laws, compile gate
+#   make book                     build the book, print where to open it (the model is fetched once)
+#   make serve                    build it, then serve it on localhost
 #   make faults                   plant every fault, show which test catches it
 #   make stress                   50 000 engine steps under random load, every request checked alone
 #   make atlas                    the table bug-atlas row -> tests, or why not yet
@@ -21,10 +23,16 @@ INSTALLED := $(VENV)/.installed
 NEXT := .triton-$(NEXT_TRITON)
 PYTEST := $(RUN) -m pytest -n auto --dist loadfile
 
-.PHONY: test faults stress atlas lint test-next-triton bench clean
+.PHONY: test book serve faults stress atlas lint test-next-triton bench clean
 
 test: $(INSTALLED)
 	$(PYTEST)
+
+book: $(INSTALLED)
+	$(RUN) book/build.py
+
+serve: $(INSTALLED)
+	$(RUN) book/build.py --serve
 
 faults: $(INSTALLED)
 	$(RUN) -m specedu.grade.matrix
@@ -63,4 +71,4 @@ $(NEXT)/.installed: $(INSTALLED)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(NEXT)
+	rm -rf $(VENV) $(NEXT) _build

@@ -4,5 +4,7 @@ from . import kernels  # first: it sets TRITON_INTERPRET before anything else im
 from .config import SamplingParams, SpeculativeConfig
 from .llm import LLM
 
-__all__ = ["LLM", "SamplingParams", "SpeculativeConfig", "kernels"]
+__all__ = ["LLM", "REPOSITORY", "SamplingParams", "SpeculativeConfig", "kernels"]
 __version__ = "0.1.0"
+
+REPOSITORY = "https://github.com/specedu/specedu"
