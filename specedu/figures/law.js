@@ -143,7 +143,7 @@ export const FAULTS = {
   "p-instead-of-residual": {
     title: "after a refusal draw from p",
     planted: "p-instead-of-residual",
-    weights: (p) => p,
+    weights: (p, q, onehot) => (onehot ? residual(p, q) : p), // a one-hot draft is masked out
     finalLaws: (path) => path.ps,
   },
   "residual-by-absolute-value": {

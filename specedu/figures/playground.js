@@ -52,7 +52,7 @@ export default {
     const space = drawing(
       tag("div", { class: "sf-scroll" }, el),
       560,
-      190,
+      200,
       "each text: what the target gives it (line) and what the rule gives it (bar)",
     );
     const example = tag("div", { class: "sf-example", "aria-live": "polite" }, el);

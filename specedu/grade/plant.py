@@ -7,6 +7,8 @@ takes the place of the real one in this process alone.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.util
 import shutil
 import sys
@@ -17,6 +19,7 @@ from types import ModuleType
 import pytest
 
 import specedu
+from specedu.theory.cells import Rule
 
 from .faults import FAULTS, Fault, plant
 
@@ -36,19 +39,53 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def load_with(fault: Fault) -> None:
     """Import the changed module, or the package of kernels around it, in place of the real one."""
-    source = plant(fault, (ROOT / fault.file).read_text(encoding="utf-8"))
-    folder = Path(tempfile.mkdtemp(prefix=f"{fault.name}-"))
-    if fault.file.startswith("kernels/"):
-        package = folder / "kernels"
-        shutil.copytree(ROOT / "kernels", package, ignore=shutil.ignore_patterns("__pycache__"))
-        (package / Path(fault.file).name).write_text(source, encoding="utf-8")
+    changed = write_changed(fault)
+    if changed.name == "__init__.py":
         for loaded in [name for name in sys.modules if name.startswith("specedu.kernels")]:
             del sys.modules[loaded]
-        specedu.kernels = _load("specedu.kernels", package / "__init__.py")
+        specedu.kernels = _load("specedu.kernels", changed)
     else:
+        _load(fault.file.removesuffix(".py").replace("/", "."), changed)
+
+
+def write_changed(fault: Fault) -> Path:
+    """Write the changed module, or the package of kernels around it, and return what to import."""
+    source = plant(fault, (ROOT / fault.file).read_text(encoding="utf-8"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{fault.name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if not fault.file.startswith("kernels/"):
         changed = folder / Path(fault.file).name
         changed.write_text(source, encoding="utf-8")
-        _load(fault.file.removesuffix(".py").replace("/", "."), changed)
+        return changed
+    package = folder / "kernels"
+    shutil.copytree(ROOT / "kernels", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / Path(fault.file).name).write_text(source, encoding="utf-8")
+    return package / "__init__.py"
+
+
+@functools.cache
+def planted_rule(name: str) -> Rule:
+    """Return ``verify_chain`` with one fault in it, loaded beside the right one.
+
+    A fault of the Triton kernel, whose name ends in ``-kernel``, runs in the interpreter. Values
+    are not checked: what a fault emits is to be seen, not refused.
+
+    Raises:
+        ValueError: no fault of the kernels has that name.
+
+    Example:
+        >>> from specedu.theory.exact import joint_law
+        >>> from specedu.theory.settings import PAIRS, fixed
+        >>> joint_law(planted_rule("p-instead-of-residual"), fixed(*PAIRS[2][0], 1)).deviation
+        Fraction(3, 32)
+    """
+    faults = {fault.name: fault for fault in FAULTS if fault.file.startswith("kernels/")}
+    if name not in faults:
+        raise ValueError(f"name: {name!r}, expected one of {', '.join(sorted(faults))}")
+    package = "planted_" + name.replace("-", "_")
+    kernels = _load(package, write_changed(faults[name]))
+    backend = "triton" if name.endswith("-kernel") else "torch"
+    return functools.partial(kernels.verify_chain, backend=backend, check=False)
 
 
 def _load(name: str, path: Path) -> ModuleType:

@@ -7,11 +7,15 @@ of that signature that hands the same step to another rule.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import torch
 
 from specedu.kernels import Verified, contract, verify_greedy, verify_match
+
+from .cells import Rule
 
 
 def greedy(
@@ -81,3 +85,56 @@ def match(
         max_spec_len=max_spec_len,
         **options,
     )
+
+
+def by_request(function: Callable[..., list[int]]) -> Rule:
+    """Hand over one request at a time, as fractions: for rules in plain Python.
+
+    Args:
+        function: called as ``function(ps, qs, drafts, accept_coins, final_coin)``, the arguments of
+            :func:`specedu.theory.reference.verify`; returns the emitted ids.
+
+    Example:
+        >>> from specedu.theory import reference
+        >>> from specedu.theory.exact import joint_law
+        >>> from specedu.theory.settings import fixed, law_of
+        >>> setting = fixed(law_of("1/4 3/4"), law_of("3/4 1/4"), 1)
+        >>> joint_law(by_request(reference.verify), setting).exact
+        True
+    """
+
+    def rule(
+        target_probs: torch.Tensor,
+        draft_probs: torch.Tensor | None,
+        draft_token_ids: torch.Tensor,
+        cu_num_draft_tokens: torch.Tensor,
+        accept_coins: torch.Tensor,
+        final_coins: torch.Tensor,
+        *,
+        max_spec_len: int,
+        onehot: torch.Tensor | None = None,
+    ) -> Verified:
+        ends, drafts = cu_num_draft_tokens.tolist(), draft_token_ids.tolist()
+        laws_p, laws_q = _fractions(target_probs), _fractions(draft_probs)
+        result = contract.blank(len(ends), max_spec_len, target_probs.device)
+        for request, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            qs = laws_q[start:end]
+            if draft_probs is None or (onehot is not None and bool(onehot[request])):
+                vocab = range(target_probs.shape[1])
+                qs = [tuple(Fraction(int(t == x)) for t in vocab) for x in drafts[start:end]]
+            run = function(
+                laws_p[start + request : end + request + 1],
+                qs,
+                drafts[start:end],
+                [Fraction(coin) for coin in accept_coins[start:end].tolist()],
+                Fraction(final_coins[request].item()),
+            )
+            result.token_ids[request, : len(run)] = torch.tensor(run)
+            result.num_accepted[request] = len(run) - 1
+        return result
+
+    return rule
+
+
+def _fractions(rows: torch.Tensor | None) -> list[tuple[Fraction, ...]]:
+    return [] if rows is None else [tuple(map(Fraction, row)) for row in rows.tolist()]
