@@ -7,6 +7,7 @@ marks tell them apart where there is no colour.
 
 from __future__ import annotations
 
+import html
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,23 @@ def marked(text: str, mark: str) -> str:
     """
     visible = text.lstrip()
     return text[: len(text) - len(visible)] + mark + visible if visible else text
+
+
+def as_html(llm: LLM, prompt: str, params: SamplingParams) -> str:
+    """Return the answer to a prompt as HTML, every token marked by how it was decided.
+
+    Args:
+        llm: made with ``record=True``; runs nothing else meanwhile.
+        prompt: what a user says; it goes through the model's chat template.
+        params: one output, ``n=1``.
+    """
+    decode = llm.tokenizer.decoder()
+    ids = llm.tokenizer.chat([{"role": "user", "content": prompt}])
+    spans = [
+        f'<span class="token-{how}">{html.escape(marked(decode([token]), STYLES[how][1]))}</span>'
+        for token, how in decided(llm, ids, params)
+    ]
+    return f'<pre class="trace">{"".join(spans)}</pre>'
 
 
 def legend() -> Text:

@@ -1,6 +1,11 @@
-"""What every test may ask for: a backend, and how much the interpreter is asked."""
+"""What every test may ask for: a backend, a browser, and how much the interpreter is asked."""
 
 from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -42,3 +47,19 @@ def interpreter_share(request: pytest.FixtureRequest) -> float:
 @pytest.fixture(params=["torch", "triton"])
 def backend(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Return a chromium; without one, skip, and fail where CI should have installed it."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        if os.environ.get("CI"):
+            pytest.fail("chromium is not installed: apt-get install chromium")
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        options = {"executable_path": chromium, "args": ["--no-sandbox"]}
+        opened = playwright.chromium.launch(**options)
+        yield opened
+        opened.close()

@@ -5,7 +5,11 @@ object is a live widget, whose state Python reads and sets.
 """
 
 from .figure import Figure
+from .law_grid import LawGrid
 from .playground import Playground
+from .roofline import Roofline
 from .stack import Stack
+from .timeline import Timeline
+from .walker import Walker
 
-__all__ = ["Figure", "Playground", "Stack"]
+__all__ = ["Figure", "LawGrid", "Playground", "Roofline", "Stack", "Timeline", "Walker"]

@@ -117,6 +117,8 @@ def joint_laws(
     Raises:
         ValueError: the settings differ in vocabulary.
         MalformedRun: the rule returns something that is no run.
+
+    Book: eq-exact-law.
     """
     return laws_of(Asker(rule, settings, device, seed, on_progress), settings, cuts=cuts, seed=seed)
 

@@ -1,30 +1,13 @@
-"""A browser without a network, and the figures' source as a module in it."""
+"""The figures' source as a module in a browser."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from specedu.figures.figure import module
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        if os.environ.get("CI"):
-            pytest.fail("chromium is not installed: apt-get install chromium")
-        pytest.skip("chromium is not installed: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        options = {"executable_path": chromium, "args": ["--no-sandbox"]}
-        opened = playwright.chromium.launch(**options)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="session")
