@@ -2,7 +2,8 @@
 
 jupyter-book 1.0.4 on Sphinx 7.4 emits the settings of thebe and of the toggle button twice, which
 is a SyntaxError in the console of every page, and loads thebe where nothing launches it. The
-figures' host is dropped from pages without a figure.
+figures' host is dropped from pages without a figure. A bibliography loses a role that its entries
+do not fit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from sphinx.application import Sphinx
+
+LIST = '<div role="list" class="citation-list">'  # docutils'; its children are no list items
 
 
 def trim_scripts(
@@ -32,6 +35,8 @@ def trim_scripts(
             seen.add(key)
             kept.append(script)
     context["script_files"] = kept
+    if LIST in (context.get("body") or ""):
+        context["body"] = context["body"].replace(LIST, '<div class="citation-list">')
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
