@@ -376,7 +376,8 @@ def step_seconds(
         positions: as of :func:`decode_bytes`.
         context: as of :func:`decode_bytes`.
         requests: as of :func:`decode_bytes`.
-        weights_only: leave out all but the weights, and attention.
+        weights_only: count the weights alone: neither cache, activations and logits, nor the
+            arithmetic of attention.
 
     Example:
         >>> from specedu.theory.hardware import hardware
