@@ -38,11 +38,15 @@ if __name__ == "kernels":
         sys.modules["kernels"] = _installed
         _spec.loader.exec_module(_installed)
 else:
+    from .block import verify_block
     from .chain import verify_chain
     from .coins import Purpose, exponential, one_uniform, uniform
     from .contract import Verified
     from .greedy import verify_greedy
+    from .logspace import verify_logspace
+    from .lossy import verify_synthetic, verify_threshold
     from .match import verify_match
+    from .race import verify_race
 
     __all__ = [
         "Purpose",
@@ -50,7 +54,12 @@ else:
         "exponential",
         "one_uniform",
         "uniform",
+        "verify_block",
         "verify_chain",
         "verify_greedy",
+        "verify_logspace",
         "verify_match",
+        "verify_race",
+        "verify_synthetic",
+        "verify_threshold",
     ]

@@ -15,7 +15,9 @@ import torch
 from . import checks, contract
 from .backend import jit, pick, tile_width, tl
 from .contract import Verified
-from .draw import argmax_id, argmax_ids, draw_id, draw_ids, mass, positive, total_mass
+from .draw import argmax_run
+from .finish import final_id, final_rows, final_tokens, flags_or_none
+from .ratio import ratio_accepts, ratio_run
 from .span import request_span
 
 
@@ -80,29 +82,9 @@ def verify_chain(
 
     Book: eq-accept, eq-residual.
     """
-    batch, num_draft = checks.expect_drafts(draft_token_ids, cu_num_draft_tokens, max_spec_len)
-    device = draft_token_ids.device
-    vocab = checks.expect_probabilities(
-        "target_probs", target_probs, num_draft + batch, "num_draft + batch", None, device
-    )
-    if draft_probs is not None:
-        checks.expect_probabilities(
-            "draft_probs", draft_probs, num_draft, "num_draft", vocab, device
-        )
-    float64 = torch.float64
-    checks.expect("accept_coins", accept_coins, float64, (num_draft,), device, "(num_draft,)")
-    checks.expect("final_coins", final_coins, float64, (batch,), device, "(batch,)")
-    for name, flags in (("greedy", greedy), ("onehot", onehot)):
-        if flags is not None:
-            checks.expect(name, flags, torch.bool, (batch,), device, "(batch,)")
-
-    checked = checks.checks_values(check, device)
-    if checked:
-        checks.check_draft_values(draft_token_ids, cu_num_draft_tokens, max_spec_len, vocab)
-        checks.check_coins("accept_coins", accept_coins)
-        checks.check_coins("final_coins", final_coins)
-    run = {"torch": _verify_torch, "triton": _verify_triton}[pick(backend, device)]
-    result = run(
+    run = {"torch": _verify_torch, "triton": _verify_triton}
+    return checks.checked_run(
+        run[pick(backend, draft_token_ids.device)],
         target_probs,
         draft_probs,
         draft_token_ids,
@@ -112,14 +94,8 @@ def verify_chain(
         max_spec_len,
         greedy,
         onehot,
+        check,
     )
-    if checked:
-        starts, _ = contract.spans(cu_num_draft_tokens, num_draft, max_spec_len)
-        request = torch.arange(batch, device=device)
-        accepted = result.num_accepted.long()
-        final = result.token_ids[request, accepted]
-        checks.check_mass("target_probs", target_probs, starts + request + accepted, final)
-    return result
 
 
 # --- the twin -------------------------------------------------------------------------------------
@@ -140,14 +116,11 @@ def _verify_torch(
     result = contract.blank(batch, max_spec_len, target_probs.device)
     if batch == 0:
         return result
-    nobody = torch.zeros(batch, dtype=torch.bool, device=target_probs.device)
-    greedy = nobody if greedy is None else greedy
-    onehot = ~nobody if draft_probs is None else nobody if onehot is None else onehot
-
+    greedy, onehot = flags_or_none(greedy, onehot, draft_probs, batch, target_probs.device)
     starts, counts = contract.spans(cu_num_draft_tokens, num_draft, max_spec_len)
     request, place = contract.draft_places(starts, counts)
     index = starts[request] + place
-    accepted = _accepts(
+    accepted = ratio_accepts(
         target_probs,
         draft_probs,
         index + request,
@@ -159,44 +132,10 @@ def _verify_torch(
     )
     num_accepted = contract.leading_run(accepted, request, place, counts)
 
-    # The row of the first refusal, or the bonus row; no row behind it is read.
-    rows = starts + torch.arange(batch, device=starts.device) + num_accepted
-    refused = num_accepted < counts
-    refused_index = torch.where(refused, starts + num_accepted, 0)
-    refused_draft = draft_token_ids[refused_index].long() if num_draft else starts
-    q_rows = torch.where(refused & ~onehot, refused_index, -1)
-    excluded = torch.where(refused & onehot, refused_draft, -1)
-    final = torch.empty_like(rows)
-    final[greedy] = argmax_ids(target_probs, rows[greedy])
-    drawn = ~greedy
-    final[drawn] = draw_ids(
-        target_probs, draft_probs, rows[drawn], q_rows[drawn], excluded[drawn], final_coins[drawn]
-    )
+    rows, q_rows, excluded = final_rows(draft_token_ids, starts, counts, num_accepted, onehot)
+    final = final_tokens(target_probs, draft_probs, rows, q_rows, excluded, final_coins, greedy)
     contract.write_run(result, draft_token_ids, starts, num_accepted, final)
     return result
-
-
-def _accepts(
-    target_probs: torch.Tensor,
-    draft_probs: torch.Tensor | None,
-    rows: torch.Tensor,
-    q_rows: torch.Tensor,
-    drafts: torch.Tensor,
-    coins: torch.Tensor,
-    greedy: torch.Tensor,
-    onehot: torch.Tensor,
-) -> torch.Tensor:
-    """Return which drafts pass their test, whatever happened before them; one entry a draft."""
-    legal = (drafts >= 0) & (drafts < target_probs.shape[1])
-    column = drafts.where(legal, 0)
-    p = mass(target_probs[rows, column])
-    q = torch.ones_like(p)
-    if draft_probs is not None:
-        q = torch.where(onehot, q, mass(draft_probs[q_rows, column]))
-    accepted = legal & (coins * q < p)
-    if bool(greedy.any()):
-        accepted[greedy] = drafts[greedy] == argmax_ids(target_probs, rows[greedy])
-    return accepted
 
 
 # --- the kernel -----------------------------------------------------------------------------------
@@ -213,34 +152,19 @@ def _verify_triton(
     greedy: torch.Tensor | None,
     onehot: torch.Tensor | None,
 ) -> Verified:
-    batch, vocab = len(cu_num_draft_tokens), target_probs.shape[1]
-    result = contract.blank(batch, max_spec_len, target_probs.device)
-    if batch:
-        q = target_probs if draft_probs is None else draft_probs  # not read where HAS_Q is False
-        _verify_chain_kernel[(batch,)](
-            result.token_ids,
-            result.num_accepted,
-            target_probs,
-            q,
-            draft_token_ids,
-            cu_num_draft_tokens,
-            accept_coins,
-            final_coins,
-            cu_num_draft_tokens if greedy is None else greedy,
-            cu_num_draft_tokens if onehot is None else onehot,
-            len(draft_token_ids),
-            max_spec_len,
-            vocab,
-            target_probs.stride(0),
-            q.stride(0),
-            HAS_Q=draft_probs is not None,
-            HAS_GREEDY=greedy is not None,
-            HAS_ONEHOT=onehot is not None,
-            TILE=tile_width(vocab),
-            num_warps=8,
-            enable_fp_fusion=False,
-        )
-    return result
+    return contract.launch_chain(
+        _verify_chain_kernel,
+        target_probs,
+        draft_probs,
+        draft_token_ids,
+        cu_num_draft_tokens,
+        accept_coins,
+        final_coins,
+        max_spec_len,
+        greedy,
+        onehot,
+        TILE=tile_width(target_probs.shape[1]),
+    )
 
 
 @jit
@@ -282,49 +206,22 @@ def _verify_chain_kernel(
             is_onehot = tl.load(onehot + request).to(tl.int32)
 
     accepted = 0
-    refused = 0
     final = 0
     if is_greedy != 0:
-        final = argmax_id(p_rows, vocab, TILE)
-        while (refused == 0) & (accepted < count):
-            draft = tl.load(draft_token_ids + start + accepted)
-            if draft == final:
-                tl.store(out + accepted, draft.to(tl.int64))
-                accepted += 1
-                final = argmax_id(p_rows + accepted.to(tl.int64) * p_stride, vocab, TILE)
-            else:
-                refused = 1
+        accepted, final = argmax_run(
+            out, p_rows, p_stride, draft_token_ids + start, count, vocab, TILE
+        )
     else:
-        draft = -1
-        while (refused == 0) & (accepted < count):
-            draft = tl.load(draft_token_ids + start + accepted)
-            legal = (draft >= 0) & (draft < vocab)
-            row = accepted.to(tl.int64)
-            p = positive(tl.load(p_rows + row * p_stride + draft, mask=legal, other=0.0))
-            q = tl.full((), 1.0, tl.float64)
-            if is_onehot == 0:
-                q_entry = tl.load(q_rows + row * q_stride + draft, mask=legal, other=0.0)
-                q = positive(q_entry).to(tl.float64)
-            coin = tl.load(accept_coins + start + accepted)
-            if coin * q < p.to(tl.float64):  # an illegal id has p = 0
-                tl.store(out + accepted, draft.to(tl.int64))
-                accepted += 1
-            else:
-                refused = 1
-
+        accepted, refused, draft = ratio_run(
+            out, p_rows, q_rows, p_stride, q_stride, draft_token_ids + start,
+            accept_coins + start, count, is_onehot, vocab,
+        )  # fmt: skip
         # The row of the first refusal, or the bonus row; no row behind it is read.
         row = accepted.to(tl.int64)
         p_row = p_rows + row * p_stride
         q_row = q_rows + row * q_stride
-        q_ids = tl.where((refused == 1) & (is_onehot == 0), vocab, 0)
-        excluded = tl.where((refused == 1) & (is_onehot == 1), draft, -1)
-        total = total_mass(p_row, q_row, q_ids, excluded, vocab, TILE)
-        if total == 0.0:
-            q_ids = q_ids * 0
-            excluded = excluded * 0 - 1
-            total = total_mass(p_row, q_row, q_ids, excluded, vocab, TILE)
-        goal = tl.load(final_coins + request) * total
-        final = draw_id(p_row, q_row, q_ids, excluded, goal, vocab, TILE)
+        coin = tl.load(final_coins + request)
+        final = final_id(p_row, q_row, refused, is_onehot, draft, 1.0, coin, vocab, TILE)
 
     tl.store(out + accepted, final.to(tl.int64))
     tl.store(num_accepted + request, accepted)

@@ -6,11 +6,11 @@ default; on a GPU only when asked, because reading them makes the host wait for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from .contract import PROBABILITY_DTYPES
+from .contract import PROBABILITY_DTYPES, Verified, spans
 
 
 def checks_values(check: bool | None, device: torch.device) -> bool:
@@ -151,3 +151,62 @@ def check_mass(
 def check_coins(name: str, coins: torch.Tensor) -> None:
     """Refuse coins outside [0, 1); a NaN is outside."""
     refuse(name, coins, ~((coins >= 0) & (coins < 1)), "a coin in [0, 1)")
+
+
+def checked_run(
+    run: Callable[..., Verified],
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    draft_token_ids: torch.Tensor,
+    cu_num_draft_tokens: torch.Tensor,
+    accept_coins: torch.Tensor,
+    final_coins: torch.Tensor | None,
+    max_spec_len: int,
+    greedy: torch.Tensor | None,
+    onehot: torch.Tensor | None,
+    check: bool | None,
+    **more: torch.Tensor,
+) -> Verified:
+    """Check the arguments of a rule of ``verify_chain``'s signature, run it, check what it drew.
+
+    ``more`` is handed on to ``run`` as it is; ``final_coins`` is None where a rule has none.
+    """
+    batch, num_draft = expect_drafts(draft_token_ids, cu_num_draft_tokens, max_spec_len)
+    device = draft_token_ids.device
+    vocab = expect_probabilities(
+        "target_probs", target_probs, num_draft + batch, "num_draft + batch", None, device
+    )
+    if draft_probs is not None:
+        expect_probabilities("draft_probs", draft_probs, num_draft, "num_draft", vocab, device)
+    expect("accept_coins", accept_coins, torch.float64, (num_draft,), device, "(num_draft,)")
+    if final_coins is not None:
+        expect("final_coins", final_coins, torch.float64, (batch,), device, "(batch,)")
+    for name, flags in (("greedy", greedy), ("onehot", onehot)):
+        if flags is not None:
+            expect(name, flags, torch.bool, (batch,), device, "(batch,)")
+
+    checked = checks_values(check, device)
+    if checked:
+        check_draft_values(draft_token_ids, cu_num_draft_tokens, max_spec_len, vocab)
+        check_coins("accept_coins", accept_coins)
+        if final_coins is not None:
+            check_coins("final_coins", final_coins)
+    result = run(
+        target_probs,
+        draft_probs,
+        draft_token_ids,
+        cu_num_draft_tokens,
+        accept_coins,
+        final_coins,
+        max_spec_len,
+        greedy,
+        onehot,
+        **more,
+    )
+    if checked:
+        starts, _ = spans(cu_num_draft_tokens, num_draft, max_spec_len)
+        request = torch.arange(batch, device=device)
+        accepted = result.num_accepted.long()
+        final = result.token_ids[request, accepted]
+        check_mass("target_probs", target_probs, starts + request + accepted, final)
+    return result

@@ -214,17 +214,31 @@ def _exponential(k: torch.Tensor) -> torch.Tensor:
 
 
 @jit
+def philox_coin(seed, step, position, purpose):
+    """Return the coin in [0, 1) of a key and a counter, float64."""
+    zero = step * 0
+    a, b, _, _ = tl.philox(seed, step, position, zero + purpose, zero)
+    high = (a >> 5).to(tl.float64) * 67108864.0  # 2**26
+    return (high + (b >> 6).to(tl.float64)) * 1.1102230246251565e-16  # 2**-53
+
+
+@jit
+def philox_noise(seed, step, position, purpose, ids):
+    """Return the Exp(1) noise of a tile of ids, float32."""
+    zero = ids * 0
+    k, _, _, _ = tl.philox(seed, zero + step, zero + position, zero + purpose, ids)
+    half_open = 1.0 - (k.to(tl.float64) + 0.5) * 2.3283064365386963e-10  # 2**-32
+    return (-tl.log(half_open)).to(tl.float32)
+
+
+@jit
 def _uniform_kernel(coins, seeds, steps, positions, purpose, n, TILE: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     inside = i < n
     seed = tl.load(seeds + i, mask=inside, other=0)
     step = tl.load(steps + i, mask=inside, other=0)
     position = tl.load(positions + i, mask=inside, other=0)
-    zero = step * 0
-    a, b, _, _ = tl.philox(seed, step, position, zero + purpose, zero)
-    high = (a >> 5).to(tl.float64) * 67108864.0  # 2**26
-    coin = (high + (b >> 6).to(tl.float64)) * 1.1102230246251565e-16  # 2**-53
-    tl.store(coins + i, coin, mask=inside)
+    tl.store(coins + i, philox_coin(seed, step, position, purpose), mask=inside)
 
 
 @jit
@@ -232,10 +246,6 @@ def _exponential_kernel(noise, seeds, steps, positions, purpose, vocab, TILE: tl
     row = tl.program_id(0)
     ids = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = ids < vocab
-    zero = ids * 0
-    step = zero + tl.load(steps + row)
-    position = zero + tl.load(positions + row)
-    k, _, _, _ = tl.philox(tl.load(seeds + row), step, position, zero + purpose, ids)
-    half_open = 1.0 - (k.to(tl.float64) + 0.5) * 2.3283064365386963e-10  # 2**-32
-    value = -tl.log(half_open)
-    tl.store(noise + row.to(tl.int64) * vocab + ids, value.to(tl.float32), mask=inside)
+    seed, step, position = tl.load(seeds + row), tl.load(steps + row), tl.load(positions + row)
+    value = philox_noise(seed, step, position, purpose, ids)
+    tl.store(noise + row.to(tl.int64) * vocab + ids, value, mask=inside)

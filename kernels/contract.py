@@ -6,7 +6,7 @@ Request r owns ``n_r + 1`` consecutive target rows, its bonus row last: rows
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -92,3 +92,50 @@ def write_run(
     result.token_ids[request, place] = draft_token_ids[starts[request] + place].long()
     result.token_ids[torch.arange(len(final), device=final.device), num_accepted] = final
     result.num_accepted.copy_(num_accepted)
+
+
+def launch_chain(
+    kernel: Any,
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    draft_token_ids: torch.Tensor,
+    cu_num_draft_tokens: torch.Tensor,
+    accept_coins: torch.Tensor,
+    final_coins: torch.Tensor,
+    max_spec_len: int,
+    greedy: torch.Tensor | None,
+    onehot: torch.Tensor | None,
+    **constants: Any,
+) -> Verified:
+    """Launch a Triton kernel of ``verify_chain``'s arguments, one program a request.
+
+    A tensor that is not there is replaced by one that is; the kernel's flags say not to read it.
+    """
+    batch, vocab = len(cu_num_draft_tokens), target_probs.shape[1]
+    result = blank(batch, max_spec_len, target_probs.device)
+    if batch:
+        q = target_probs if draft_probs is None else draft_probs
+        kernel[(batch,)](
+            result.token_ids,
+            result.num_accepted,
+            target_probs,
+            q,
+            draft_token_ids,
+            cu_num_draft_tokens,
+            accept_coins,
+            final_coins,
+            cu_num_draft_tokens if greedy is None else greedy,
+            cu_num_draft_tokens if onehot is None else onehot,
+            len(draft_token_ids),
+            max_spec_len,
+            vocab,
+            target_probs.stride(0),
+            q.stride(0),
+            HAS_Q=draft_probs is not None,
+            HAS_GREEDY=greedy is not None,
+            HAS_ONEHOT=onehot is not None,
+            num_warps=8,
+            enable_fp_fusion=False,
+            **constants,
+        )
+    return result

@@ -1,8 +1,10 @@
 """One id from one row, for every rule: by inverse CDF, or the argmax.
 
 A row's mass is ``max(0, p - q)`` after a refusal, with the subtraction in float32 and sums in
-float64; NaN and negative entries of p and q count as 0. The drawn id is the smallest t with
-``cum(t) > w·Z``; an id without mass is never drawn, and a row without any yields id 0.
+float64; NaN and negative entries of p and q count as 0. Where p is scaled (block verification) the
+product and the subtraction are in float64 and the mass is rounded to float32. The drawn id is the
+smallest t with ``cum(t) > w·Z``; an id without mass is never drawn, and a row without any yields
+id 0.
 
 Both versions sum in two levels: the tile whose running sum passes ``w·Z`` holds the id.
 """
@@ -36,20 +38,22 @@ def draw_ids(
     q_rows: torch.Tensor,
     excluded: torch.Tensor,
     coins: torch.Tensor,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Draw one id a request: the smallest t with ``cum(t) > w·Z``.
 
     ``q_rows`` names the q row that is subtracted (-1: none), ``excluded`` an id that is masked out
-    (-1: none). Two levels: the blocks' sums pick a block, the block's running sum picks the id. If
-    rounding leaves no id, the last one with positive mass is taken.
+    (-1: none), ``scales`` what each p row is multiplied by first, float64 (None: nothing). Two
+    levels: the blocks' sums pick a block, the block's running sum picks the id. If rounding leaves
+    no id, the last one with positive mass is taken.
     """
-    sums = _block_sums(target_probs, draft_probs, rows, q_rows, excluded)
+    sums = block_sums(target_probs, draft_probs, rows, q_rows, excluded, scales)
     running = sums.cumsum(1)
     total = running[:, -1]
     goal = (coins * total)[:, None]
     block = _pick(running, goal, sums)
 
-    first, weights = _weights(target_probs, draft_probs, rows, q_rows, excluded, block)
+    first, weights = _weights(target_probs, draft_probs, rows, q_rows, excluded, block, scales)
     before = torch.nn.functional.pad(running, (1, 0)).gather(1, block[:, None])
     final = first + _pick(before + weights.cumsum(1), goal, weights)
 
@@ -69,6 +73,7 @@ def _weights(
     q_rows: torch.Tensor,
     excluded: torch.Tensor,
     block: torch.Tensor,
+    scales: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (first id, mass of the ids from there on, float64 ``[len(rows), width]``) of a block.
 
@@ -79,6 +84,8 @@ def _weights(
     width = min(BLOCK, vocab)
     first = (block * BLOCK).clamp(max=vocab - width)
     weights = target_probs.unfold(1, width, 1)[rows, first].float().nan_to_num_(0.0)
+    if scales is not None:
+        weights = weights.clamp_min_(0.0).double() * scales[:, None]
     if draft_probs is not None and len(draft_probs):
         q = draft_probs.unfold(1, width, 1)[q_rows.clamp(min=0), first]
         q = q.float().nan_to_num_(0.0).clamp_min_(0.0)
@@ -86,15 +93,16 @@ def _weights(
     place = torch.arange(width, device=rows.device)
     before_block, excluded_place = block * BLOCK - first, excluded - first
     masked = (place < before_block[:, None]) | (place == excluded_place[:, None])
-    return first, weights.clamp_min_(0.0).masked_fill_(masked, 0.0).double()
+    return first, weights.float().clamp_min_(0.0).masked_fill_(masked, 0.0).double()
 
 
-def _block_sums(
+def block_sums(
     target_probs: torch.Tensor,
     draft_probs: torch.Tensor | None,
     rows: torch.Tensor,
     q_rows: torch.Tensor,
     excluded: torch.Tensor,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the mass of every block of ``BLOCK`` ids, float64 ``[len(rows), blocks]``.
 
@@ -104,7 +112,7 @@ def _block_sums(
     vocab = target_probs.shape[1]
     if vocab <= BLOCK:
         _, weights = _weights(
-            target_probs, draft_probs, rows, q_rows, excluded, torch.zeros_like(rows)
+            target_probs, draft_probs, rows, q_rows, excluded, torch.zeros_like(rows), scales
         )
         return weights.sum(1, keepdim=True)
 
@@ -115,8 +123,15 @@ def _block_sums(
     entries = wide.view(-1)[:vocab]
     zero = torch.zeros((), device=rows.device)
 
+    factors = None if scales is None else scales.tolist()
+
     def add_up(i: int, p: torch.Tensor, q: torch.Tensor | None, masked: int) -> None:
-        if q is None:
+        if factors is not None:
+            torch.mul(p.float().clamp_min(0.0).double(), factors[i], out=entries)
+            if q is not None:
+                entries.sub_(q.float().clamp_min(0.0))
+            narrow.copy_(entries.clamp_min_(0.0))
+        elif q is None:
             torch.clamp_min(p.float(), 0.0, out=narrow)
         else:
             # p - clamp(q, 0, p) is max(0, p - max(0, q)), a pass over the row cheaper.
@@ -160,25 +175,28 @@ def positive(entries):
 
 
 @jit
-def _weight_tile(p_row, q_row, q_ids, excluded, ids, vocab):
-    """Return the mass that is drawn from, float64, at ``ids``; q is subtracted below ``q_ids``."""
+def _weight_tile(p_row, q_row, q_ids, excluded, scale, ids, vocab):
+    """Return the mass that is drawn from, float64, at ``ids``; q is subtracted below ``q_ids``.
+
+    ``scale`` multiplies p: 1.0 leaves float32 as it is, a float64 widens the subtraction.
+    """
     p = positive(tl.load(p_row + ids, mask=ids < vocab, other=0.0))
     q = positive(tl.load(q_row + ids, mask=ids < q_ids, other=0.0))
-    return tl.where(ids == excluded, 0.0, positive(p - q)).to(tl.float64)
+    return tl.where(ids == excluded, 0.0, positive(p * scale - q)).to(tl.float64)
 
 
 @jit
-def total_mass(p_row, q_row, q_ids, excluded, vocab, TILE: tl.constexpr):
+def total_mass(p_row, q_row, q_ids, excluded, scale, vocab, TILE: tl.constexpr):
     """Return Z, the mass that is drawn from, summed tile by tile in float64."""
     total = tl.full((), 0.0, tl.float64)
     for first in range(0, vocab, TILE):
         ids = first + tl.arange(0, TILE)
-        total += tl.sum(_weight_tile(p_row, q_row, q_ids, excluded, ids, vocab), 0)
+        total += tl.sum(_weight_tile(p_row, q_row, q_ids, excluded, scale, ids, vocab), 0)
     return total
 
 
 @jit
-def draw_id(p_row, q_row, q_ids, excluded, goal, vocab, TILE: tl.constexpr):
+def draw_id(p_row, q_row, q_ids, excluded, scale, goal, vocab, TILE: tl.constexpr):
     """Return the smallest id whose running sum exceeds ``goal``, else the last with any mass."""
     before = tl.full((), 0.0, tl.float64)
     after = tl.full((), 0.0, tl.float64)
@@ -187,7 +205,7 @@ def draw_id(p_row, q_row, q_ids, excluded, goal, vocab, TILE: tl.constexpr):
     chosen = 0
     while (found == 0) & (first < vocab):
         ids = first + tl.arange(0, TILE)
-        weights = _weight_tile(p_row, q_row, q_ids, excluded, ids, vocab)
+        weights = _weight_tile(p_row, q_row, q_ids, excluded, scale, ids, vocab)
         before = after
         after += tl.sum(weights, 0)
         last = tl.max(tl.where(weights > 0.0, ids, -1), 0)
@@ -213,3 +231,23 @@ def argmax_id(p_row, vocab, TILE: tl.constexpr):
             best = highest
             best_id = tl.min(tl.where(p == highest, ids, vocab), 0)
     return best_id
+
+
+@jit
+def argmax_run(out, p_rows, p_stride, drafts, count, vocab, TILE: tl.constexpr):
+    """Store the leading drafts that equal their row's argmax; return how many, and the next argmax.
+
+    The walk of a greedy request, whatever the rule.
+    """
+    accepted = 0
+    matching = 1
+    token = argmax_id(p_rows, vocab, TILE)
+    while (matching == 1) & (accepted < count):
+        draft = tl.load(drafts + accepted)
+        matching = 0
+        if draft == token:
+            tl.store(out + accepted, draft.to(tl.int64))
+            accepted += 1
+            matching = 1
+            token = argmax_id(p_rows + accepted.to(tl.int64) * p_stride, vocab, TILE)
+    return accepted, token

@@ -202,9 +202,9 @@ def _verify_match_kernel(
         if is_greedy != 0:
             token = argmax_id(p_row, vocab, TILE)
         else:
-            total = total_mass(p_row, p_row, 0, -1, vocab, TILE)  # nothing subtracted, none masked
+            total = total_mass(p_row, p_row, 0, -1, 1.0, vocab, TILE)  # p as it is
             goal = tl.load(row_coins + first_row + accepted) * total
-            token = draw_id(p_row, p_row, 0, -1, goal, vocab, TILE)
+            token = draw_id(p_row, p_row, 0, -1, 1.0, goal, vocab, TILE)
         tl.store(out + accepted, token.to(tl.int64))  # the accepted draft, the correction or bonus
         matching = 0
         if accepted < count:

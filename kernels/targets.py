@@ -39,7 +39,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from . import chain, coins, greedy, match
+from . import block, chain, coins, greedy, lossy, match, race
 from .backend import interpreting, triton
 
 TARGETS = {  # name: backend, architecture, threads in a warp
@@ -96,20 +96,26 @@ def _chain(
     q: bool = True,
     greedy: bool = False,
     onehot: bool = False,
+    rule: Callable[..., object] = chain.verify_chain,
+    **options: object,
 ) -> None:
     p_rows = torch.zeros(drafts + 1, vocab, dtype=dtype)
-    chain.verify_chain(
+    final = torch.zeros(1, dtype=torch.float64)
+    if rule is race.verify_race:
+        final = torch.ones(1, vocab)
+    rule(
         p_rows,
         p_rows[:drafts] if q else None,
         _int32(*range(drafts)),
         _int32(drafts),
         torch.zeros(drafts, dtype=torch.float64),
-        torch.zeros(1, dtype=torch.float64),
+        final,
         max_spec_len=drafts,
         greedy=torch.zeros(1, dtype=torch.bool) if greedy else None,
         onehot=torch.zeros(1, dtype=torch.bool) if onehot else None,
         backend="triton",
         check=False,
+        **options,
     )
 
 
@@ -152,6 +158,7 @@ def _exponential(vocab: int, purpose: coins.Purpose) -> None:
 LLAMA = 128256  # Llama 3's vocabulary, a multiple of 16: rows are aligned, loads are wide
 GPT2 = 50257  # an odd number: no row but the first is aligned, every entry is loaded alone
 FULL = {"greedy": True, "onehot": True}
+_RATES = torch.ones(3, dtype=torch.float64)
 
 # Each flag is on and off, each dtype and each kind of row occurs; every tile is 4096 ids wide but
 # where the vocabulary is smaller. An integer argument that is 1 is a constant to Triton and takes
@@ -166,6 +173,23 @@ SAMPLES: tuple[Sample, ...] = (
     Sample(chain, "fp32 q greedy onehot, odd rows", partial(_chain, GPT2, **FULL)),
     Sample(chain, "fp32 q greedy onehot, 3 ids", partial(_chain, 3, **FULL)),
     Sample(chain, "fp32 q greedy onehot, one id, one draft", partial(_chain, 1, drafts=1, **FULL)),
+    *(
+        Sample(
+            module, f"{name} {words}".strip(), partial(_chain, *sizes, rule=rule, **flags, **more)
+        )
+        for module, name, rule, more in (
+            (block, "", block.verify_block, {}),
+            (race, "", race.verify_race, {}),
+            (lossy, "threshold", lossy.verify_threshold, {"accept_threshold_acc": 0.5}),
+            (lossy, "synthetic", lossy.verify_synthetic, {"conditional_rates": _RATES}),
+        )
+        for words, sizes, flags in (
+            ("fp32 q greedy onehot", (LLAMA,), FULL),
+            ("fp32", (LLAMA,), {"q": False}),
+            ("bf16 q greedy onehot", (LLAMA, torch.bfloat16), FULL),
+            ("fp32 q greedy onehot, odd rows", (GPT2,), FULL),
+        )
+    ),
     Sample(greedy, "3 drafts", partial(_greedy, 3)),
     Sample(greedy, "one draft", partial(_greedy, 1)),
     Sample(match, "fp32 greedy", partial(_match, LLAMA, greedy=True)),

@@ -5,6 +5,7 @@ Every refusal names the setting, its value and the legal range. Names are vLLM's
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 GREEDY_BELOW = 1e-2  # a temperature between 0 and this overflows exp(logit / T) in float32
 METHODS = ("ngram", "draft_model", "early_exit", "custom")
-REJECTION_SAMPLE_METHODS = ("standard", "match")
-SAMPLERS = ("chain",)
+REJECTION_SAMPLE_METHODS = ("standard", "block", "match", "synthetic")
+SAMPLERS = ("chain", "race")
 DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
 QUANTIZATIONS = ("int4",)
 PROMPT_LOOKUP_DEFAULT = 5  # vLLM's, where both ends of the range are left out
@@ -176,8 +177,20 @@ class SpeculativeConfig:
             draws from q at the request's temperature and keeps that very row.
         rejection_sample_method: ``standard`` tests the ratio p/q. ``match`` draws plain decoding's
             token at every place and keeps the drafts that equal it: the same text as without
-            speculation, from the same seed; it accepts fewer ``probabilistic`` drafts.
-        sampler: ``chain``, the kernel of ``standard``.
+            speculation, from the same seed; it accepts fewer ``probabilistic`` drafts. ``block``
+            decides over all drafts of a step at once and never accepts fewer on average; with
+            one-hot drafts it gains nothing. ``synthetic`` accepts at given rates, whatever the
+            text: for timing alone.
+        sampler: the kernel of ``standard``: ``chain`` draws the last token by inverse CDF, ``race``
+            by a race of exponentials; the law is the same.
+        accept_threshold_single: below 1, drafts that the target gives at least this much are
+            accepted whatever their coin (``standard`` with ``chain``); the law is then not the
+            target's.
+        accept_threshold_acc: below 1, every acceptance is raised by its inverse; the law is then
+            not the target's.
+        synthetic_acceptance_rates: of each place, the probability that the drafts up to there are
+            all accepted (``synthetic``): never increasing, one a drafted token.
+        synthetic_acceptance_length: instead of rates, the mean acceptance length, in [1, κ + 1].
         num_speculative_tokens_per_batch_size: a schedule ``[(first, last, kappa), ...]`` over batch
             sizes, beginning at 1 and without gaps.
 
@@ -201,6 +214,10 @@ class SpeculativeConfig:
     draft_sample_method: str = "greedy"
     rejection_sample_method: str = "standard"
     sampler: str = "chain"
+    accept_threshold_single: float = 1.0
+    accept_threshold_acc: float = 1.0
+    synthetic_acceptance_rates: Sequence[float] | None = None
+    synthetic_acceptance_length: float | None = None
     num_speculative_tokens_per_batch_size: Sequence[tuple[int, int, int]] | None = None
 
     def __post_init__(self) -> None:
@@ -212,6 +229,7 @@ class SpeculativeConfig:
             "rejection_sample_method", self.rejection_sample_method, REJECTION_SAMPLE_METHODS
         )
         check_choice("sampler", self.sampler, SAMPLERS)
+        self._check_rule()
         check_flag("prompt_lookup_latest", self.prompt_lookup_latest)
         needs = {
             "draft_model": "model",
@@ -240,10 +258,59 @@ class SpeculativeConfig:
         if self.method not in draws and self.draft_sample_method != "greedy":
             legal = f"'greedy' with method {self.method!r}, which does not draw by it"
             refuse("draft_sample_method", self.draft_sample_method, legal)
+        if self.rejection_sample_method == "block" and self.draft_sample_method == "greedy":
+            if self.method != "custom":
+                warnings.warn(
+                    "rejection_sample_method: 'block' with one-hot drafts, as draft_sample_method "
+                    "'greedy' makes them, accepts exactly as often as 'standard'",
+                    stacklevel=3,
+                )
         if self.num_speculative_tokens_per_batch_size is not None:
             check_batch_size_schedule(self.num_speculative_tokens_per_batch_size)
             schedule = tuple(tuple(entry) for entry in self.num_speculative_tokens_per_batch_size)
             object.__setattr__(self, "num_speculative_tokens_per_batch_size", schedule)
+
+    def _check_rule(self) -> None:
+        """Check the acceptance rule's settings, alone and together."""
+        method = self.rejection_sample_method
+        if self.sampler != "chain" and method != "standard":
+            refuse("sampler", self.sampler, f"'chain' with rejection_sample_method {method!r}")
+        for name in ("accept_threshold_single", "accept_threshold_acc"):
+            value = getattr(self, name)
+            check_number(name, value, 0, 1, open_low=True)
+            if value != 1 and (method, self.sampler) != ("standard", "chain"):
+                refuse(
+                    name, value, "1 but with rejection_sample_method 'standard', sampler 'chain'"
+                )
+        if (self.accept_threshold_single, self.accept_threshold_acc) != (1, 1):
+            warnings.warn(
+                f"accept_threshold_single: {self.accept_threshold_single}, accept_threshold_acc: "
+                f"{self.accept_threshold_acc}: below 1 the text does not follow the target's law",
+                stacklevel=4,
+            )
+        rates, length = self.synthetic_acceptance_rates, self.synthetic_acceptance_length
+        if method != "synthetic":
+            for name in ("synthetic_acceptance_rates", "synthetic_acceptance_length"):
+                if getattr(self, name) is not None:
+                    legal = f"none with rejection_sample_method {method!r}"
+                    refuse(name, getattr(self, name), legal)
+        elif (rates is None) == (length is None):
+            legal = "either of the two with rejection_sample_method 'synthetic'"
+            refuse(
+                "synthetic_acceptance_rates, synthetic_acceptance_length", (rates, length), legal
+            )
+        elif length is not None:
+            check_number("synthetic_acceptance_length", length, 1, self.num_speculative_tokens + 1)
+        else:
+            self._check_rates(check_list("synthetic_acceptance_rates", rates, "numbers"))
+
+    def _check_rates(self, rates: Sequence[float]) -> None:
+        if len(rates) != self.num_speculative_tokens:
+            legal = f"one of each of num_speculative_tokens = {self.num_speculative_tokens}"
+            refuse("synthetic_acceptance_rates", rates, legal)
+        for i, (rate, before) in enumerate(zip(rates, (1, *rates), strict=False)):
+            check_number(f"synthetic_acceptance_rates[{i}]", rate, 0, before)
+        object.__setattr__(self, "synthetic_acceptance_rates", tuple(rates))
 
     def _fill_prompt_lookup(self) -> None:
         low, high = self.prompt_lookup_min, self.prompt_lookup_max

@@ -9,7 +9,7 @@ store, the transforms and the rule are all in the law.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -44,7 +44,9 @@ class EngineAsker:
             be the one that :func:`looked_up` makes.
         draft_sample_method: of ``draft_model``. ``greedy`` needs draft laws that are one-hot at
             their argmax, told as ``onehot``.
-        rejection_sample_method: ``match`` wants ``cuts=match_cuts`` of the law.
+        rejection_sample_method: ``match`` wants ``cuts=match_cuts`` of the law, ``block`` wants
+            ``cuts=block_cuts``.
+        speculative: more settings of the speculative configuration.
         llm_options: more arguments of :class:`~specedu.llm.LLM`, as small budgets or blocks.
 
     Example:
@@ -62,6 +64,7 @@ class EngineAsker:
         method: str = "custom",
         draft_sample_method: str = "probabilistic",
         rejection_sample_method: str = "standard",
+        speculative: Mapping[str, Any] | None = None,
         **llm_options: Any,
     ) -> None:
         self.settings = list(settings)
@@ -74,6 +77,7 @@ class EngineAsker:
             "method": method,
             "num_speculative_tokens": kappa,
             "rejection_sample_method": self.rule,
+            **(speculative or {}),
         }
         if method == "custom":
             config["proposer"] = HandedIn(self)

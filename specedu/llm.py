@@ -28,6 +28,7 @@ from .metrics import SpecDecodeStats
 from .models.base import Model
 from .models.loading import DEFAULT, load_model, resolve
 from .request import Request
+from .rule import Rule
 from .runner import Runner
 from .sampling.coins import CoinSource, PhiloxCoins
 from .tokenizer import Tokenizer
@@ -181,7 +182,7 @@ class LLM:
         proposer = make_proposer(self.speculative_config, model, cache)  # drafts need no invariance
         self.model = model = model.invariant() if batch_invariant else model
         kappa = self.speculative_config.num_speculative_tokens if proposer else 0
-        rule = self.speculative_config.rejection_sample_method if proposer else "standard"
+        rule = Rule.of(self.speculative_config)
         self.engine = Engine(
             Runner(
                 model,

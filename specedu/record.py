@@ -17,7 +17,7 @@ class VerifyRecord:
         top_p: per row the eight likeliest ids of p with their probability, the bonus row last.
         top_q: the same of q; None per row where q is one-hot.
         accept_coins: u of each draft; under ``match`` the coin of each draft's row.
-        final_coin: w; under ``match`` the bonus row's.
+        final_coin: w; under ``match`` the bonus row's; NaN in a race, which has noise instead.
         num_accepted: the rule's verdict.
         emitted: the run it emitted.
         kept: how many of those tokens were delivered.

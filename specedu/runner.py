@@ -6,6 +6,7 @@ tells it how many tokens of which request; it tells the scheduler how many draft
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,11 +15,12 @@ import torch
 
 from .draft.base import NO_DRAFT, Draft, DraftTask, Proposer
 from .draft_rows import model_input_ids
-from .kernels import Purpose, Verified, verify_chain, verify_greedy, verify_match
+from .kernels import Purpose, Verified, verify_greedy, verify_match, verify_race
 from .models.base import ForwardBatch, Model
 from .outputs import banned_ids
 from .ragged import RaggedBatch, SpecDecodeMetadata
 from .request import Request
+from .rule import Rule
 from .sampling.coins import CoinKey, CoinSource
 from .sampling.transforms import allowed, probabilities
 from .scheduler import Plan, Scheduled
@@ -101,7 +103,8 @@ class Seen:
     """The tensors of a step's verify, kept for the record.
 
     Under ``match`` every row has a coin of its own: those of the draft rows stand in
-    ``accept_coins``, those of the bonus rows in ``final_coins``.
+    ``accept_coins``, those of the bonus rows in ``final_coins``. In a race the last token has a row
+    of noise instead of a coin, and ``final_coins`` are NaN.
     """
 
     p: torch.Tensor
@@ -134,7 +137,7 @@ class Runner:
         proposer: Proposer | None = None,
         num_speculative_tokens: int = 0,
         backend: str | None = None,
-        rejection_sample_method: str = "standard",
+        rule: Rule | None = None,
     ) -> None:
         self.model = model
         self.cache: Any = model.make_cache(num_blocks, block_size)
@@ -142,7 +145,7 @@ class Runner:
         self.proposer = proposer
         self.kappa = num_speculative_tokens
         self.backend = backend
-        self.rejection_sample_method = rejection_sample_method
+        self.rule = rule or Rule()
         self.recorded = True
         self.drafts = DraftStore()
         self.seen: Seen | None = None
@@ -204,12 +207,12 @@ class Runner:
             banned_ids(request, request.num_output_tokens + i, self.model.eos_token_id)
             for request, i in rows
         ]
-        if not self.recorded and all(request.params.greedy for request, _ in rows):
+        argmax = self.rule.method != "synthetic" and all(r.params.greedy for r, _ in rows)
+        if argmax and not self.recorded:
             result = self._compare(parts, metadata, allowed(logits, banned))
         else:
             p = probabilities(logits, [request.params for request, _ in rows], banned)
-            rules = {"standard": self._test_ratios, "match": self._match}
-            verify = rules[self.rejection_sample_method]
+            verify = self._match if self.rule.method == "match" else self._test
             result = verify(parts, drafts[: len(parts)], metadata, p)
         return [
             (accepted, ids[: accepted + 1])
@@ -230,27 +233,34 @@ class Runner:
             backend=self.backend,
         )
 
-    def _test_ratios(
+    def _test(
         self,
         parts: Sequence[Scheduled],
         drafts: Sequence[Draft],
         metadata: SpecDecodeMetadata,
         p: torch.Tensor,
     ) -> Verified:
-        """Verify by the ratio test: a coin a draft, and one for the last token."""
+        """Verify with a coin a draft, and one for the last token, or a row of noise in a race."""
         accept_keys = [coin_key(part.request, i) for part in parts for i in range(part.num_drafts)]
         accept_coins = self.coins.coins(accept_keys, Purpose.ACCEPT)
-        final_coins = self.coins.coins([coin_key(part.request, 0) for part in parts], Purpose.FINAL)
+        final_keys = [coin_key(part.request, 0) for part in parts]
+        racing = self.rule.sampler == "race"
+        if racing:
+            verify, last = verify_race, self.coins.noise(final_keys, p.shape[1])
+            final_coins = torch.full((len(parts),), math.nan, dtype=torch.float64)  # there is none
+        else:
+            verify = self.rule.function(metadata.max_spec_len, p.device)
+            last = final_coins = self.coins.coins(final_keys, Purpose.FINAL)
         onehot = [draft.probs is None for draft in drafts]
         q = self._stack(drafts, p)
         self.seen = Seen(p, q, onehot, metadata, accept_coins, final_coins)
-        return verify_chain(
+        return verify(
             p,
             q,
             metadata.draft_token_ids,
             metadata.cu_num_draft_tokens[: len(parts)],
             accept_coins.to(p.device),
-            final_coins.to(p.device),
+            last.to(p.device),
             max_spec_len=metadata.max_spec_len,
             greedy=greedy_flags(parts, p),
             onehot=None if q is None else torch.tensor(onehot, device=p.device),

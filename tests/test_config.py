@@ -135,10 +135,12 @@ def test_one_stop_string_is_a_list_of_one() -> None:
         ),
         pytest.param(
             {"rejection_sample_method": "strict"},
-            r"rejection_sample_method: 'strict', expected one of standard, match",
+            r"rejection_sample_method: 'strict', expected one of standard, block, match, synthetic",
             id="rule",
         ),
-        pytest.param({"sampler": "alias"}, r"sampler: 'alias', expected one of chain", id="kernel"),
+        pytest.param(
+            {"sampler": "alias"}, r"sampler: 'alias', expected one of chain, race", id="kernel"
+        ),
         pytest.param(
             {"prompt_lookup_latest": "no"}, r"prompt_lookup_latest: 'no', expected", id="flag"
         ),
@@ -279,8 +281,8 @@ def test_an_unknown_name_in_the_mapping_is_refused_with_the_list_of_names() -> N
 @pytest.mark.parametrize("rule", ["standard", "match"])
 def test_the_rule_of_a_configuration_is_the_runners(rule: str) -> None:
     config = {"method": "ngram", "num_speculative_tokens": 2, "rejection_sample_method": rule}
-    assert LLM(ContextModel(4), config).engine.runner.rejection_sample_method == rule
-    assert LLM(ContextModel(4)).engine.runner.rejection_sample_method == "standard"
+    assert LLM(ContextModel(4), config).engine.runner.rule.method == rule
+    assert LLM(ContextModel(4)).engine.runner.rule.method == "standard"
 
 
 def test_a_mapping_and_a_configuration_mean_the_same() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,12 +13,14 @@ import torch
 
 from specedu.config import SamplingParams
 from specedu.draft.base import Draft
+from specedu.kernels import verify_threshold
 from specedu.law import EngineAsker, looked_up
+from specedu.llm import LLM
 from specedu.models.toy import ProbingModel
 from specedu.sampling.coins import CoinKey
 from specedu.single import generate_single
-from specedu.theory.cells import Path, Point, match_cuts
-from specedu.theory.exact import JointLaw, laws_of
+from specedu.theory.cells import Path, Point, block_cuts, match_cuts
+from specedu.theory.exact import JointLaw, joint_laws, laws_of, product_law
 from specedu.theory.reference import Text, sample, spec_step
 from specedu.theory.settings import PAIRS, Setting, fixed, law_of, turning
 
@@ -249,3 +253,76 @@ def test_every_rung_of_the_ladder_has_the_target_law(rung: type) -> None:
     settings = [turning(*PAIRS[2][1], 2), turning(*PAIRS[2][0], 1)]
     asker = rung(settings) if rung is EngineAsker else rung()
     assert_exact(laws_of(asker, settings))
+
+
+# --- the other rules ------------------------------------------------------------------------------
+
+
+def block_laws(settings: list[Setting], **options: object) -> list[JointLaw]:
+    asker = EngineAsker(settings, rejection_sample_method="block", **options)
+    return laws_of(asker, settings, cuts=block_cuts)
+
+
+@pytest.mark.parametrize("rule_backend", ["torch", "triton"])
+def test_block_with_handed_in_drafts_in_mixed_batches(rule_backend: str) -> None:
+    settings = MIXED if rule_backend == "torch" else [turning(*PAIRS[2][1], 2)]
+    assert_exact(block_laws(settings, backend=rule_backend))
+
+
+@pytest.mark.parametrize("kappa", [1, 2, 3])
+def test_block_with_drafts_of_every_length(kappa: int) -> None:
+    assert_exact(block_laws([turning(p, q, kappa) for p, q in PAIRS[2]]))
+
+
+def test_block_with_drafts_sampled_from_a_draft_model() -> None:
+    assert_exact(block_laws([turning(*PAIRS[3][0], 2)], method="draft_model"))
+
+
+def test_block_accepts_more_through_the_engine_too() -> None:
+    settings = [turning(*PAIRS[2][0], 2)]
+    (token_rule,) = laws_of(EngineAsker(settings), settings)
+    (block_rule,) = block_laws(settings)
+    assert block_rule.emitted > token_rule.emitted
+
+
+@pytest.mark.filterwarnings("ignore:accept_threshold_single")
+def test_a_threshold_is_as_biased_through_the_engine_as_alone() -> None:
+    settings = [turning(*PAIRS[3][0], 1)]
+    acc = {"accept_threshold_acc": 0.5}
+    asker = EngineAsker(settings, speculative=acc)
+    (through,) = laws_of(asker, settings)
+    (alone,) = joint_laws(functools.partial(verify_threshold, **acc), settings)
+    assert through.law == alone.law
+    assert through.total_variation > 0
+
+
+def test_synthetic_rates_are_met_through_the_engine() -> None:
+    settings = [turning(*PAIRS[3][0], 2)]
+    rates = {"synthetic_acceptance_rates": [0.75, 0.375]}
+    asker = EngineAsker(settings, rejection_sample_method="synthetic", speculative=rates)
+    (law,) = laws_of(asker, settings)
+    assert abs(law.emitted - (1 + Fraction(3, 4) + Fraction(3, 8))) <= 3 * law.bound
+
+
+def test_a_race_through_the_engine_has_the_chain_rules_law() -> None:
+    """Texts of two tokens of 20 000 seeds, against the target's law; false alarm below 1e-9.
+
+    The statistic has 8 degrees of freedom; its 1 - 1e-9 quantile is 57.1.
+    """
+    setting = turning(*PAIRS[3][0], 1)
+    law = {text: float(mass) for text, mass in product_law(setting, 2).items()}
+    model = ProbingModel(lambda text: setting.target(text[1:]), 3)
+    draft = ProbingModel(lambda text: setting.draft(text[1:]), 3)
+    llm = LLM(
+        model,
+        {"method": "draft_model", "model": draft, "num_speculative_tokens": 1,
+         "draft_sample_method": "probabilistic", "sampler": "race"},
+        num_blocks=1024,
+    )  # fmt: skip
+    n = 20_000
+    params = [SamplingParams(max_tokens=2, seed=seed) for seed in range(n)]
+    outputs = llm.generate([[0]] * n, params)
+    counts = Counter(tuple(output.outputs[0].token_ids) for output in outputs)
+    assert set(counts) <= set(law)
+    assert 2 * sum(c * math.log(c / (n * law[text])) for text, c in counts.items()) < 57.1
+    assert llm.metrics.num_drafts > 0

@@ -25,6 +25,7 @@ from specedu.models.toy import (
     mixed_law,
 )
 from specedu.request import Request, Status
+from specedu.rule import Rule
 from specedu.runner import DraftStore, Runner, num_real
 from specedu.sampling.coins import CoinSource, PhiloxCoins
 from specedu.scheduler import Plan, Scheduled
@@ -48,9 +49,7 @@ class Bench:
     ) -> None:
         self.model = Watched(model or ProbingModel(law, VOCAB))
         self.coins = Asked()
-        self.runner = Runner(
-            self.model, 64, BLOCK, self.coins, proposer, kappa, rejection_sample_method=rule
-        )
+        self.runner = Runner(self.model, 64, BLOCK, self.coins, proposer, kappa, rule=Rule(rule))
         self.pool = BlockPool(64)
         self.requests: dict[str, Request] = {}
 

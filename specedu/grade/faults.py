@@ -13,6 +13,10 @@ from dataclasses import dataclass
 CHAIN = "tests/kernels/test_chain.py"
 GREEDY = "tests/kernels/test_greedy.py"
 MATCH = "tests/kernels/test_match.py"
+BLOCK = "tests/kernels/test_block.py"
+RACE = "tests/kernels/test_race.py"
+LOGSPACE = "tests/kernels/test_logspace.py"
+LOSSY = "tests/kernels/test_lossy.py"
 COINS = "tests/kernels/test_coins.py"
 RAGGED = "tests/test_ragged.py"
 RUNNER = "tests/test_runner.py"
@@ -79,32 +83,32 @@ FAULTS: tuple[Fault, ...] = (
         f"{CHAIN}::test_mixed_requests_in_one_launch",
     ),
     _twin(
-        "threshold-on-p", "chain.py",
+        "threshold-on-p", "ratio.py",
         "legal & (coins * q < p)", "legal & (coins < p)",
         "drafts that q proposes rarely are refused too often",
         f"{CHAIN}::test_the_ratio_decides_and_not_the_target_alone",
     ),
     _twin(
-        "top-k-membership", "chain.py",
+        "top-k-membership", "ratio.py",
         "legal & (coins * q < p)",
         "legal & ((target_probs[rows] > p[:, None]).sum(1) < 2)",
         "every draft among the target's two likeliest ids is kept",
         f"{CHAIN}::test_the_ratio_decides_and_not_the_target_alone",
     ),
     _twin(
-        "inclusive-test", "chain.py",
+        "inclusive-test", "ratio.py",
         "legal & (coins * q < p)", "legal & (coins * q <= p)",
         "a coin of 0 accepts an id without probability (atlas B06)",
         f"{CHAIN}::test_a_coin_of_zero_accepts_nothing_without_probability",
     ),
     _kernel(
-        "inclusive-test", "chain.py",
+        "inclusive-test", "ratio.py",
         "if coin * q < p.to(tl.float64):", "if coin * q <= p.to(tl.float64):",
         "a coin of 0 accepts an id without probability (atlas B06)",
         f"{CHAIN}::test_a_coin_of_zero_accepts_nothing_without_probability",
     ),
     _kernel(
-        "ratio-in-float32", "chain.py",
+        "ratio-in-float32", "ratio.py",
         "if coin * q < p.to(tl.float64):", "if (coin * q).to(tl.float32) < p:",
         "coins near the border fall on the wrong side of it",
         f"{CHAIN}::test_the_comparison_is_made_in_float64",
@@ -117,35 +121,35 @@ FAULTS: tuple[Fault, ...] = (
         f"{CHAIN}::test_only_the_leading_run_of_accepted_drafts_counts",
     ),
     _kernel(
-        "tail-not-discarded", "chain.py",
-        "                accepted += 1\n            else:\n                refused = 1\n\n",
-        "            else:\n                refused = 1\n            accepted += 1\n\n",
+        "tail-not-discarded", "ratio.py",
+        "            accepted += 1\n        else:\n            refused = 1\n",
+        "        else:\n            refused = 1\n        accepted += 1\n",
         "the refused draft is counted, and the draw comes from the row behind it (atlas B04)",
         f"{CHAIN}::test_nothing_behind_a_refusal_is_read",
     ),
     # --- drafts of -1 -----------------------------------------------------------------------------
     _twin(
-        "placeholder-as-index", "chain.py",
+        "placeholder-as-index", "ratio.py",
         "legal = (drafts >= 0) & (drafts < target_probs.shape[1])",
         "legal = drafts < target_probs.shape[1]",
         "-1 reads the last id and is emitted (atlas B17)",
         f"{CHAIN}::test_a_placeholder_beside_a_q_row_is_no_index",
     ),
     _kernel(
-        "placeholder-as-index", "chain.py",
+        "placeholder-as-index", "ratio.py",
         "legal = (draft >= 0) & (draft < vocab)", "legal = draft < vocab",
         "-1 reads the memory before the row and may be emitted (atlas B17)",
         f"{CHAIN}::test_mixed_requests_in_one_launch",
     ),
     _twin(
-        "placeholder-drawn-from-p", "chain.py",
+        "placeholder-drawn-from-p", "finish.py",
         "torch.where(refused & ~onehot, refused_index, -1)",
         "torch.where(refused & ~onehot & (refused_draft >= 0), refused_index, -1)",
         "a withdrawn sampled draft is replaced from p: (5/16, 11/16, 0) for (1/4, 3/4, 0)",
         f"{CHAIN}::test_a_withdrawn_draft_is_replaced_from_its_own_residual",
     ),
     _kernel(
-        "placeholder-drawn-from-p", "chain.py",
+        "placeholder-drawn-from-p", "finish.py",
         "q_ids = tl.where((refused == 1) & (is_onehot == 0), vocab, 0)",
         "q_ids = tl.where((refused == 1) & (is_onehot == 0) & (draft >= 0), vocab, 0)",
         "a withdrawn sampled draft is replaced from p: (5/16, 11/16, 0) for (1/4, 3/4, 0)",
@@ -153,48 +157,50 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # --- the final draw ---------------------------------------------------------------------------
     _twin(
-        "p-instead-of-residual", "chain.py",
+        "p-instead-of-residual", "finish.py",
         "torch.where(refused & ~onehot, refused_index, -1)", "torch.full_like(rows, -1)",
         "after a refusal the token is drawn from p (atlas B02)",
         f"{CHAIN}::test_after_a_refusal_only_the_residual_is_drawn_from",
     ),
     _kernel(
         "p-instead-of-residual", "draw.py",
-        "tl.where(ids == excluded, 0.0, positive(p - q))", "tl.where(ids == excluded, 0.0, p)",
+        "tl.where(ids == excluded, 0.0, positive(p * scale - q))",
+        "tl.where(ids == excluded, 0.0, p)",
         "after a refusal the token is drawn from p (atlas B02)",
         f"{CHAIN}::test_after_a_refusal_only_the_residual_is_drawn_from",
     ),
     _kernel(
         "residual-by-absolute-value", "draw.py",
-        "tl.where(ids == excluded, 0.0, positive(p - q))",
+        "tl.where(ids == excluded, 0.0, positive(p * scale - q))",
         "tl.where(ids == excluded, 0.0, tl.abs(p - q))",
         "ids that q overrates are drawn after a refusal",
         f"{CHAIN}::test_after_a_refusal_only_the_residual_is_drawn_from",
     ),
     _twin(
-        "one-hot-draft-not-masked", "chain.py",
+        "one-hot-draft-not-masked", "finish.py",
         "torch.where(refused & onehot, refused_draft, -1)", "torch.full_like(rows, -1)",
         "a refused deterministic draft is drawn again",
         f"{CHAIN}::test_a_deterministic_draft_is_tested_as_one_hot",
     ),
     _twin(
         "reused-coin", "chain.py",
-        "excluded[drawn], final_coins[drawn]\n",
-        "excluded[drawn], torch.where(refused, accept_coins[refused_index], final_coins)[drawn]\n",
+        "q_rows, excluded, final_coins, greedy)\n",
+        "q_rows, excluded, torch.where(num_accepted < counts, torch.cat([accept_coins, final_coins]"
+        ")[starts + num_accepted], final_coins), greedy)\n",
         "the coin that refused the draft also draws its replacement (atlas B05)",
         f"{CHAIN}::test_the_final_draw_has_a_coin_of_its_own",
     ),
     _kernel(
         "reused-coin", "chain.py",
-        "goal = tl.load(final_coins + request) * total",
-        "goal = tl.load(accept_coins + start + accepted, mask=refused == 1, other=0.5) * total",
+        "coin = tl.load(final_coins + request)",
+        "coin = tl.load(accept_coins + start + accepted, mask=refused == 1, other=0.5)",
         "the coin that refused the draft also draws its replacement (atlas B05)",
         f"{CHAIN}::test_the_final_draw_has_a_coin_of_its_own",
     ),
     _twin(
-        "bonus-row-after-a-refusal", "chain.py",
-        "rows = starts + torch.arange(batch, device=starts.device) + num_accepted",
-        "rows = starts + torch.arange(batch, device=starts.device) + counts",
+        "bonus-row-after-a-refusal", "finish.py",
+        "rows = starts + torch.arange(len(starts), device=starts.device) + num_accepted",
+        "rows = starts + torch.arange(len(starts), device=starts.device) + counts",
         "after a refusal the token comes from a text that did not happen (atlas B04)",
         f"{CHAIN}::test_nothing_behind_a_refusal_is_read",
     ),
@@ -231,7 +237,7 @@ FAULTS: tuple[Fault, ...] = (
         f"{CHAIN}::test_a_residual_without_mass_falls_back_to_p",
     ),
     _kernel(
-        "no-fallback-to-p", "chain.py",
+        "no-fallback-to-p", "finish.py",
         "if total == 0.0:", "if total < 0.0:",
         "a residual that rounds to nothing emits id 0 (atlas B18)",
         f"{CHAIN}::test_a_residual_without_mass_falls_back_to_p",
@@ -325,6 +331,72 @@ FAULTS: tuple[Fault, ...] = (
         f"{RUNNER}::test_match_asks_for_the_coins_of_plain_decoding",
         None,
     ),
+    # --- block verification -----------------------------------------------------------------------
+    _twin(
+        "block-row-of-the-draft-itself", "block.py",
+        "threshold = behind.where(last, h.roll(-1))", "threshold = behind.where(last, h)",
+        "a run is weighed by the residual of its own last row, not of the row behind it",
+        f"{BLOCK}::test_published_runs",
+    ),
+    _twin(
+        "block-scale-forgotten", "block.py",
+        "scales[request[refused]] = before[refused]", "scales[request[refused]] = 1.0",
+        "behind a run that was lucky to stand, too much is drawn from p",
+        f"{BLOCK}::test_the_residual_behind_an_accepted_run_is_scaled",
+    ),
+    _kernel(
+        "block-scale-forgotten", "block.py",
+        "scale = tl.where(refused == 1, kept, one)", "scale = one",
+        "behind a run that was lucky to stand, too much is drawn from p",
+        f"{BLOCK}::test_the_residual_behind_an_accepted_run_is_scaled",
+    ),
+    _kernel(
+        "block-product-of-coins", "block.py",
+        "if tl.load(accept_coins + start + i - 1) < h:",
+        "if tl.load(accept_coins + start) * tl.load(accept_coins + start + i - 1) < h:",
+        "acceptance looks better than ever, and the text is biased (as in vllm-ascend at 182b75ea)",
+        f"{BLOCK}::test_published_runs",
+    ),
+    # --- the race, in probabilities and in logarithms ---------------------------------------------
+    _twin(
+        "race-noise-multiplied", "race.py",
+        "scores = weights / noise\n", "scores = weights * noise\n",
+        "the slowest wins",
+        f"{RACE}::test_the_bonus_row_races_with_the_same_noise",
+    ),
+    _kernel(
+        "race-noise-multiplied", "race.py",
+        "scores = weights / tl.load(noise_row", "scores = weights * tl.load(noise_row",
+        "the slowest wins",
+        f"{RACE}::test_the_bonus_row_races_with_the_same_noise",
+    ),
+    _twin(
+        "temperature-not-applied-to-q", "logspace.py",
+        "log_mass(draft_logits[int(index[i])], int(drafts[i]), temperature[r])",
+        "log_mass(draft_logits[int(index[i])], int(drafts[i]), torch.ones(()))",
+        "drafts are tested with another law than the one they were drawn from (atlas B12)",
+        f"{LOGSPACE}::test_it_emits_what_the_race_does_on_the_softmax",
+    ),
+    _kernel(
+        "noise-of-another-purpose", "logspace.py",
+        "NOISE=int(Purpose.NOISE),", "NOISE=int(Purpose.FINAL),",
+        "the race inside the kernel is not the one its keys give",
+        f"{LOGSPACE}::test_coins_made_inside_are_those_of_their_keys",
+    ),
+    # --- rules that give the law up ---------------------------------------------------------------
+    _twin(
+        "threshold-on-the-wrong-side", "lossy.py",
+        "accept_coins[index] * q * acc < p", "accept_coins[index] * q < p * acc",
+        "a lower threshold accepts less",
+        f"{LOSSY}::test_acceptance_is_raised_by_the_inverse",
+    ),
+    _kernel(
+        "synthetic-accepts-placeholders", "lossy.py",
+        "kept = legal & (coin < tl.load(rates + accepted))",
+        "kept = coin < tl.load(rates + accepted)",
+        "a draft that is none is accepted, and emitted as -1",
+        f"{LOSSY}::test_a_placeholder_is_never_accepted",
+    ),
     # --- coins ------------------------------------------------------------------------------------
     Fault(
         "coin-rounds-to-one", "kernels/coins.py",
@@ -343,8 +415,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _kernel(
         "purposes-share-a-counter", "coins.py",
-        "k, _, _, _ = tl.philox(tl.load(seeds + row), step, position, zero + purpose, ids)",
-        "k, _, _, _ = tl.philox(tl.load(seeds + row), step, position, zero, ids)",
+        "k, _, _, _ = tl.philox(seed, zero + step, zero + position, zero + purpose, ids)",
+        "k, _, _, _ = tl.philox(seed, zero + step, zero + position, zero, ids)",
         "draft and recovery noise are the same vector (atlas B31)",
         f"{COINS}::test_draft_and_final_noise_share_no_value",
     ),

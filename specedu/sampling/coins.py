@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from specedu.kernels import Purpose, one_uniform, uniform
+from specedu.kernels import Purpose, exponential, one_uniform, uniform
 
 FEW = 64  # up to here a coin at a time takes less time than a tensor of them
 
@@ -32,6 +32,10 @@ class CoinSource(Protocol):
         """Return one coin a key, float64 ``[len(keys)]`` on the CPU."""
         ...
 
+    def noise(self, keys: Sequence[CoinKey], vocab: int) -> torch.Tensor:
+        """Return one row of Exp(1) noise a key, float32 ``[len(keys), vocab]`` on the CPU."""
+        ...
+
 
 class PhiloxCoins:
     """The engine's coins: counter-based, the same alone and in any batch.
@@ -46,9 +50,17 @@ class PhiloxCoins:
         if len(keys) <= FEW:
             coins = [one_uniform(key.seed, key.step, key.position, purpose) for key in keys]
             return torch.tensor(coins, dtype=torch.float64)
-        return uniform(
-            torch.tensor([key.seed for key in keys], dtype=torch.int64),
-            torch.tensor([key.step for key in keys], dtype=torch.int32),
-            torch.tensor([key.position for key in keys], dtype=torch.int32),
-            purpose,
-        )
+        return uniform(*_columns(keys), purpose)
+
+    def noise(self, keys: Sequence[CoinKey], vocab: int) -> torch.Tensor:
+        """Return one row of Exp(1) noise a key."""
+        return exponential(*_columns(keys), vocab)
+
+
+def _columns(keys: Sequence[CoinKey]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return seeds, steps and positions of the keys as tensors."""
+    return (
+        torch.tensor([key.seed for key in keys], dtype=torch.int64),
+        torch.tensor([key.step for key in keys], dtype=torch.int32),
+        torch.tensor([key.position for key in keys], dtype=torch.int32),
+    )

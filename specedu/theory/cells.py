@@ -23,7 +23,7 @@ from typing import Protocol
 
 import torch
 
-from .reference import Law, Text, residual
+from .reference import Law, Text, block_weights, residual
 from .settings import Setting
 
 MARGIN = Fraction(1, 2**20)  # from a cut of the theory to the nearest probe
@@ -132,6 +132,26 @@ def chain_cuts(path: Path) -> list[set[Fraction]]:
         accept.append({p[x] / q[x]} if x >= 0 and p[x] < q[x] else set())
         final |= set(running_sums(residual(p, q)))
     return [*accept, final]
+
+
+def block_cuts(path: Path) -> list[set[Fraction]]:
+    """Return where block verification may change its mind, as :func:`chain_cuts` does.
+
+    The coin of draft i changes at h_i; the final coin at the running sums of every scaled residual.
+    """
+    setting, n = path.setting, len(path.ids)
+    if setting.greedy:
+        return [set() for _ in range(n + 1)]
+    qs = path.qs
+    if setting.onehot:
+        ids = range(setting.vocab)
+        qs = tuple(tuple(Fraction(int(token == x)) for token in ids) for x in path.ids)
+    rs, hs = block_weights(path.ps, qs, path.ids)
+    final = set(running_sums(path.ps[n]))
+    for r, p, q in zip(rs, path.ps, qs, strict=False):
+        scaled = tuple(r * mass for mass in p)
+        final |= set(running_sums(residual(scaled, q)))
+    return [*({h} for h in hs[1:]), final]
 
 
 def match_cuts(path: Path) -> list[set[Fraction]]:

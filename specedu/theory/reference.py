@@ -103,6 +103,61 @@ def match(ps: Sequence[Law], drafts: Sequence[int], row_coins: Sequence[Fraction
     return run
 
 
+def block(
+    ps: Sequence[Law],
+    qs: Sequence[Law],
+    drafts: Sequence[int],
+    accept_coins: Sequence[Fraction],
+    final_coin: Fraction,
+) -> list[int]:
+    """Return what block verification emits: the longest run that may stand, and what is behind.
+
+    The arguments are those of :func:`verify`. A draft of -1 ends every run before it.
+
+    Example:
+        >>> half = Fraction(1, 2)
+        >>> p, q = (Fraction(1, 4), Fraction(3, 4)), (Fraction(3, 4), Fraction(1, 4))
+        >>> block([p, p, p], [q, q], [0, 1], [half, half], Fraction(0))
+        [0, 1, 0]
+        >>> verify([p, p, p], [q, q], [0, 1], [half, half], Fraction(0))
+        [1]
+
+    Book: eq-block.
+    """
+    rs, hs = block_weights(ps, qs, drafts)
+    end = drafts.index(-1) if -1 in drafts else len(drafts)
+    taken = max((i for i in range(1, end + 1) if accept_coins[i - 1] < hs[i]), default=0)
+    if taken == len(drafts):
+        return [*drafts, sample(ps[taken], final_coin)]
+    scaled = tuple(rs[taken] * mass for mass in ps[taken])
+    behind = tuple(max(Fraction(0), a - b) for a, b in zip(scaled, qs[taken], strict=True))
+    return [*drafts[:taken], sample(behind if any(behind) else ps[taken], final_coin)]
+
+
+def block_weights(
+    ps: Sequence[Law], qs: Sequence[Law], drafts: Sequence[int]
+) -> tuple[list[Fraction], list[Fraction]]:
+    """Return r_0..r_n and h_0..h_n of a run: how far p lags behind q, and when i drafts may stand.
+
+    Example:
+        >>> p, q = (Fraction(1, 4), Fraction(3, 4)), (Fraction(3, 4), Fraction(1, 4))
+        >>> [str(r) for r in block_weights([p, p, p], [q, q], [0, 1])[0]]
+        ['1', '1/3', '1']
+
+    Book: eq-block.
+    """
+    one = Fraction(1)
+    rs = [one]
+    for p, q, x in zip(ps, qs, drafts, strict=False):
+        weighed = rs[-1] * p[x] if x >= 0 else Fraction(0)
+        rs.append((one if weighed >= q[x] else weighed / q[x]) if weighed else Fraction(0))
+    hs = []
+    for r, p, q in zip(rs, ps, qs, strict=False):
+        left = sum((max(Fraction(0), r * a - b) for a, b in zip(p, q, strict=True)), Fraction(0))
+        hs.append(left / (left + 1 - r) if left else Fraction(0))
+    return rs, [*hs, rs[-1]]
+
+
 def residual(p: Law, q: Law) -> Law:
     """Return ``max(0, p - q)`` unnormalised, or p where that has no mass.
 

@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from engine_cases import group
 
-from specedu.theory.rates import expected_tokens
+from specedu.theory.rates import conditional_rates, expected_tokens, rates_of_length
 
 ALPHAS = [Fraction(k, 10) for k in range(11)]
 
@@ -55,3 +56,43 @@ def test_what_is_no_probability_is_refused(alpha: object) -> None:
 def test_a_negative_kappa_is_refused() -> None:
     with pytest.raises(ValueError, match="kappa: -1, expected at least 0"):
         expected_tokens(0.5, -1)
+
+
+# --- rates by place -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", group("synthetic"))
+def test_published_rates(case: dict) -> None:
+    given, expected = case["input"], case["expect"]
+    if case["check"] == "cond":
+        assert conditional_rates(given["rates"]) == expected["conditional"]
+    else:
+        assert rates_of_length(given["length"], given["k"]) == expected["rates"]
+
+
+def test_conditional_rates() -> None:
+    """Their running products are the unconditional rates again."""
+    rates = [Fraction(9, 10), Fraction(3, 4), Fraction(3, 4), Fraction(0), Fraction(0)]
+    product, back = Fraction(1), []
+    for c in conditional_rates(rates):
+        product *= c
+        back.append(product)
+    assert back == rates
+    assert conditional_rates([Fraction(7, 10) ** i for i in (1, 2, 3)]) == [Fraction(7, 10)] * 3
+
+
+@pytest.mark.parametrize("rates", [[1.5], [-0.1], [0.5, 0.6]])
+def test_rates_that_grow_or_are_none_are_refused(rates: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"rates\[\d\]: .*, expected a number in \[0, "):
+        conditional_rates(rates)
+
+
+@pytest.mark.parametrize("length", [1, 1.25, 3.5, 5])
+def test_rates_of_a_length_have_that_length(length: float) -> None:
+    assert 1 + sum(rates_of_length(length, 4)) == length
+
+
+@pytest.mark.parametrize("length", [0.9, 5.1])
+def test_a_length_that_no_rates_have_is_refused(length: float) -> None:
+    with pytest.raises(ValueError, match=r"expected a number in \[1, 5\]"):
+        rates_of_length(length, 4)
