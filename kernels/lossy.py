@@ -11,8 +11,6 @@ d315eb725044; here with q, for chains); vLLM's ``rejection_sample_method="synthe
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from . import checks, contract
@@ -51,10 +49,9 @@ def verify_threshold(
         cu_num_draft_tokens: as there.
         accept_coins: as there.
         final_coins: as there.
-        accept_threshold_single: in (0, 1], rounded to float32; drafts that the target gives at
-            least this much are accepted whatever their coin.
-        accept_threshold_acc: in (0, 1], rounded to float32; every acceptance is raised by its
-            inverse.
+        accept_threshold_single: in (0, 1]; drafts that the target gives at least this much are
+            accepted whatever their coin.
+        accept_threshold_acc: in (0, 1]; every acceptance is raised by its inverse.
         max_spec_len: as there.
         greedy: such a request takes the argmax of each row; thresholds are not used.
         onehot: as there.
@@ -80,17 +77,20 @@ def verify_threshold(
 
     Book: eq-thresholds.
     """
-    thresholds = []
     for name, value in (
         ("accept_threshold_single", accept_threshold_single),
         ("accept_threshold_acc", accept_threshold_acc),
     ):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             raise ValueError(f"{name}: {value!r}, expected a number in (0, 1]")
-        thresholds.append(torch.tensor(value, dtype=torch.float32).item())
-    run = {"torch": _verify_torch, "triton": _verify_triton}[pick(backend, draft_token_ids.device)]
+    thresholds = torch.tensor(
+        [accept_threshold_single, accept_threshold_acc],
+        dtype=torch.float64,
+        device=draft_token_ids.device,
+    )
+    run = {"torch": _verify_torch, "triton": _verify_triton}
     return checks.checked_run(
-        functools.partial(run, single=thresholds[0], acc=thresholds[1], rates=None),
+        run[pick(backend, draft_token_ids.device)],
         target_probs,
         draft_probs,
         draft_token_ids,
@@ -101,6 +101,7 @@ def verify_threshold(
         greedy,
         onehot,
         check,
+        thresholds=thresholds,
     )
 
 
@@ -163,9 +164,9 @@ def verify_synthetic(
     if checks.checks_values(check, device):
         outside = ~((conditional_rates >= 0) & (conditional_rates <= 1))
         checks.refuse("conditional_rates", conditional_rates, outside, "a rate in [0, 1]")
-    run = {"torch": _verify_torch, "triton": _verify_triton}[pick(backend, device)]
+    run = {"torch": _verify_torch, "triton": _verify_triton}
     return checks.checked_run(
-        functools.partial(run, single=1.0, acc=1.0, rates=conditional_rates),
+        run[pick(backend, device)],
         target_probs,
         draft_probs,
         draft_token_ids,
@@ -176,6 +177,7 @@ def verify_synthetic(
         greedy,
         onehot,
         check,
+        rates=conditional_rates,
     )
 
 
@@ -193,9 +195,8 @@ def _verify_torch(
     greedy: torch.Tensor | None,
     onehot: torch.Tensor | None,
     *,
-    single: float,
-    acc: float,
-    rates: torch.Tensor | None,
+    thresholds: torch.Tensor | None = None,
+    rates: torch.Tensor | None = None,
 ) -> Verified:
     num_draft, batch = len(draft_token_ids), len(cu_num_draft_tokens)
     result = contract.blank(batch, max_spec_len, target_probs.device)
@@ -215,6 +216,7 @@ def _verify_torch(
         q = torch.ones_like(p)
         if draft_probs is not None:
             q = torch.where(onehot[request], q, mass(draft_probs[index, column]))
+        single, acc = thresholds
         accepted = legal & ((accept_coins[index] * q * acc < p) | (p >= single))
         if bool(greedy.any()):
             rows = (index + request)[greedy[request]]
@@ -240,9 +242,8 @@ def _verify_triton(
     greedy: torch.Tensor | None,
     onehot: torch.Tensor | None,
     *,
-    single: float,
-    acc: float,
-    rates: torch.Tensor | None,
+    thresholds: torch.Tensor | None = None,
+    rates: torch.Tensor | None = None,
 ) -> Verified:
     return contract.launch_chain(
         _verify_lossy_kernel,
@@ -255,9 +256,7 @@ def _verify_triton(
         max_spec_len,
         greedy,
         onehot,
-        rates=accept_coins if rates is None else rates,
-        single=single,
-        acc=acc,
+        settings=thresholds if rates is None else rates,
         SYNTHETIC=rates is not None,
         TILE=tile_width(target_probs.shape[1]),
     )
@@ -280,9 +279,7 @@ def _verify_lossy_kernel(
     vocab,
     p_stride,
     q_stride,
-    rates,
-    single,
-    acc,
+    settings,
     HAS_Q: tl.constexpr,
     HAS_GREEDY: tl.constexpr,
     HAS_ONEHOT: tl.constexpr,
@@ -322,7 +319,7 @@ def _verify_lossy_kernel(
             legal = (draft >= 0) & (draft < vocab)
             coin = tl.load(accept_coins + start + accepted)
             if SYNTHETIC:
-                kept = legal & (coin < tl.load(rates + accepted))
+                kept = legal & (coin < tl.load(settings + accepted))
             else:
                 row = accepted.to(tl.int64)
                 p = positive(tl.load(p_rows + row * p_stride + draft, mask=legal, other=0.0))
@@ -331,7 +328,9 @@ def _verify_lossy_kernel(
                 if is_onehot == 0:
                     q_entry = tl.load(q_rows + row * q_stride + draft, mask=legal, other=0.0)
                     q = positive(q_entry).to(tl.float64)
-                kept = legal & ((coin * q * acc.to(tl.float64) < p) | (p >= single.to(tl.float64)))
+                single = tl.load(settings)
+                acc = tl.load(settings + 1)
+                kept = legal & ((coin * q * acc < p) | (p >= single))
             if kept:
                 tl.store(out + accepted, draft.to(tl.int64))
                 accepted += 1

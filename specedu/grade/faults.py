@@ -392,8 +392,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _kernel(
         "synthetic-accepts-placeholders", "lossy.py",
-        "kept = legal & (coin < tl.load(rates + accepted))",
-        "kept = coin < tl.load(rates + accepted)",
+        "kept = legal & (coin < tl.load(settings + accepted))",
+        "kept = coin < tl.load(settings + accepted)",
         "a draft that is none is accepted, and emitted as -1",
         f"{LOSSY}::test_a_placeholder_is_never_accepted",
     ),

@@ -20,8 +20,8 @@ from ragged_batch import Request, lay_out, one_hot, runs
 from specedu.kernels import Verified, verify_block, verify_chain
 from specedu.theory import reference
 from specedu.theory.adapters import by_request
-from specedu.theory.cells import Asker, Box, Path, block_cuts, enumerate_paths
-from specedu.theory.exact import JointLaw, composed_law, extend, joint_laws, product_law
+from specedu.theory.cells import Asker, Box, block_cuts, enumerate_paths
+from specedu.theory.exact import JointLaw, extend, joint_laws, product_law
 from specedu.theory.settings import PAIRS, Setting, fixed, grid, law_of, turning
 
 NAN = math.nan
@@ -318,50 +318,37 @@ def test_it_accepts_as_often_with_one_hot_drafts_and_never_less_with_others(
 def law_of_three_tokens(keyed_by_step: bool) -> Fraction:
     """Return the total variation of three tokens of steps of two drafts, by the reference.
 
-    Keyed by position alone, a coin behind the accepted length is the same coin again in the next
-    step. Sampled exactly: the accept coins are cut where any step's rule may change.
+    Keyed by position alone, the coins behind the accepted length are the same in the next step.
+    Nothing is sampled: coins are cut wherever a step's rule may change, drafts enumerated.
     """
-    p, q, kappa = law_of("5/16 11/16"), law_of("13/16 3/16"), 2
-    setting = fixed(p, q, kappa)
-    if keyed_by_step:
-        return composed_law(twin, setting, [2, 2], cuts=block_cuts).total_variation
-    cuts = sorted({Fraction(0), Fraction(1)} | {
-        cut for path in enumerate_paths(setting) for coin in block_cuts(path)[:-1] for cut in coin
-        if 0 < cut < 1
-    })  # fmt: skip
-    intervals = [(low, high) for low, high in zip(cuts, cuts[1:], strict=False)]
-    runs_: list[tuple[tuple[int, ...], Fraction]] = []
+    setting = fixed(law_of("5/16 11/16"), law_of("13/16 3/16"), 2)
     paths = enumerate_paths(setting)
+    coins = intervals({cut for path in paths for coin in block_cuts(path)[:-1] for cut in coin})
+    emitted: list[tuple[tuple[int, ...], Fraction]] = []
 
-    def finals(path: Path, us: list[Fraction]) -> list[tuple[tuple[int, ...], Fraction]]:
-        """Return the runs of a path at accept coins, with the final coin's shares."""
-        edges = sorted({Fraction(0), Fraction(1)} | {c for c in block_cuts(path)[-1] if 0 < c < 1})
-        return [
-            (tuple(reference.block(path.ps, path.qs, path.ids, us, (a + b) / 2)), b - a)
-            for a, b in zip(edges, edges[1:], strict=False)
-        ]
+    def step(text: tuple[int, ...], known: Fraction | None, mass: Fraction) -> None:
+        """Add what follows ``text``; ``known`` is the next position's coin, if it was used."""
+        if len(text) >= 3:
+            emitted.append((text[:3], mass))
+            return
+        for u, size in [(known, Fraction(1))] if known is not None else coins:
+            for u_next, size_next in coins:
+                for path in paths:
+                    for w, share in intervals(block_cuts(path)[-1]):
+                        run = tuple(reference.block(path.ps, path.qs, path.ids, [u, u_next], w))
+                        again = u_next if len(run) == 1 and not keyed_by_step else None
+                        weight = mass * size * size_next * path.weight * share
+                        step(text + run, again, weight)
 
-    # Positions 0, 1 are tested in the first step; 1, 2 or later ones in the next.
-    for first in intervals:
-        for second in intervals:
-            us = [(first[0] + first[1]) / 2, (second[0] + second[1]) / 2]
-            size = (first[1] - first[0]) * (second[1] - second[0])
-            for path in paths:
-                for run, share in finals(path, us):
-                    mass = size * path.weight * share
-                    if len(run) >= 3:
-                        runs_.append((run[:3], mass))
-                    elif len(run) == 2:  # positions 2, 3 are tested next: fresh coins
-                        runs_.append((run, mass))  # extended by the target's law, being exact
-                    else:  # one token: position 1 is tested again, with the same coin
-                        for third in intervals:
-                            again = [us[1], (third[0] + third[1]) / 2]
-                            for next_path in paths:
-                                for more, part in finals(next_path, again):
-                                    whole = mass * (third[1] - third[0]) * next_path.weight * part
-                                    runs_.append(((run + more)[:3], whole))
-    law, target = extend(runs_, setting, 3), product_law(setting, 3)
-    return sum(abs(law.get(t, Fraction(0)) - target[t]) for t in target) / 2
+    step((), None, Fraction(1))
+    law, target = extend(emitted, setting, 3), product_law(setting, 3)
+    return sum(abs(law.get(text, Fraction(0)) - target[text]) for text in target) / 2
+
+
+def intervals(cuts: set[Fraction]) -> list[tuple[Fraction, Fraction]]:
+    """Return the middle and the length of every interval between cuts of [0, 1]."""
+    edges = sorted({Fraction(0), Fraction(1)} | {cut for cut in cuts if 0 < cut < 1})
+    return [((a + b) / 2, b - a) for a, b in zip(edges, edges[1:], strict=False)]
 
 
 def test_coins_keyed_by_position_alone_are_biased_and_keyed_by_step_are_not() -> None:

@@ -38,8 +38,11 @@ def random_step(vocab: int, batch: int = 16, temperature: float | None = None) -
     q = torch.randn(drafts, vocab, generator=generator) * 3
     ids = torch.multinomial(torch.softmax(q, 1), 1, generator=generator)[:, 0].int()
     ids[::7] = -1
+    p = torch.randn(rows, vocab, generator=generator) * 3
+    request = torch.repeat_interleave(torch.arange(batch), counts)
+    p[torch.arange(drafts) + request] = q + torch.randn(drafts, vocab, generator=generator)
     return {
-        "target_logits": torch.randn(rows, vocab, generator=generator) * 3,
+        "target_logits": p,
         "draft_logits": q,
         "draft_token_ids": ids,
         "cu_num_draft_tokens": counts.cumsum(0).int(),

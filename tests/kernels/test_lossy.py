@@ -55,8 +55,9 @@ def test_thresholds_of_one_are_the_chain_rule(backend: str) -> None:
 
 
 def test_thresholds_of_one_keep_the_law() -> None:
-    for law in joint_laws(verify_threshold, list(grid([2, 3], [1, 2]))):
-        assert law.exact
+    for vocab in (2, 3):
+        for law in joint_laws(verify_threshold, list(grid([vocab], [1, 2]))):
+            assert law.exact
 
 
 @pytest.mark.parametrize("case", cases("O02"))
@@ -68,7 +69,7 @@ def test_the_bias_of_a_threshold(case: dict) -> None:
     rule = functools.partial(verify_threshold, accept_threshold_acc=acc)
     law = joint_law(rule, fixed(p, q, 1, onehot=True))
     for found, expected in zip(law.first(), case["expect"]["law"], strict=True):
-        assert abs(found - Fraction(expected)) <= law.bound
+        assert abs(found - Fraction(expected)) < Fraction(1, 2**23)  # p is rounded to float32
     assert law.bound < Fraction(1, 10**9)
 
 
