@@ -4,6 +4,7 @@
 #   make book                     build the book, print where to open it (the model is fetched once)
 #   make serve                    build it, then serve it on localhost
 #   make faults                   plant every fault, show which test catches it
+#   make laws                     the law of every rule and backend, as a table
 #   make stress                   50 000 engine steps under random load, every request checked alone
 #   make atlas                    the table bug-atlas row -> tests, or why not yet
 #   make lint                     ruff
@@ -23,7 +24,7 @@ INSTALLED := $(VENV)/.installed
 NEXT := .triton-$(NEXT_TRITON)
 PYTEST := $(RUN) -m pytest -n auto --dist loadfile
 
-.PHONY: test book serve faults stress atlas lint test-next-triton bench clean
+.PHONY: test book serve laws faults stress atlas lint test-next-triton bench clean
 
 test: $(INSTALLED)
 	$(PYTEST)
@@ -33,6 +34,9 @@ book: $(INSTALLED)
 
 serve: $(INSTALLED)
 	$(RUN) book/build.py --serve
+
+laws: $(INSTALLED)
+	$(RUN) benchmarks/laws.py
 
 faults: $(INSTALLED)
 	$(RUN) -m specedu.grade.matrix

@@ -368,7 +368,7 @@ def _race_logits(
             e = tl.load(noise_row + ids, mask=ids < vocab, other=1.0)
         else:
             e = philox_noise(seed, step, position, NOISE, ids)
-        scores = weights / e
+        scores = tl.where(e > 0.0, weights / e, 0.0)  # unchecked noise of 0 would win
         highest = tl.max(scores, 0)
         if highest > best:
             best = highest

@@ -47,7 +47,8 @@ def verify_race(
     The final token is the argmax of ``max(0, p - q) / noise`` after a refusal (for a one-hot q: of
     ``p / noise`` with the drafted id masked out), of ``p / noise`` on the bonus row; ties go to the
     lowest id. Subtraction and division are in float32. A residual without mass falls back to p; NaN
-    and negative entries count as 0; a p row without positive mass yields id 0.
+    and negative entries count as 0; a p row without positive mass yields id 0. Unchecked noise of 0
+    or less takes its id out of the race.
 
     Args:
         target_probs: as for :func:`~specedu.kernels.verify_chain`.
@@ -162,8 +163,10 @@ def winner(
     if excluded >= 0:
         weights = weights.index_fill(0, torch.tensor([excluded], device=p.device), 0.0)
     scores = weights / noise
+    scores[noise <= 0] = 0.0  # unchecked noise of 0 would win whatever its mass
     if not bool(scores.max() > 0):
         scores = masses / noise
+        scores[noise <= 0] = 0.0
     return scores.argmax()
 
 
@@ -207,7 +210,8 @@ def race_id(p_row, q_row, q_ids, excluded, noise_row, vocab, TILE: tl.constexpr)
         p = positive(tl.load(p_row + ids, mask=ids < vocab, other=0.0))
         q = positive(tl.load(q_row + ids, mask=ids < q_ids, other=0.0))
         weights = tl.where(ids == excluded, 0.0, positive(p - q))
-        scores = weights / tl.load(noise_row + ids, mask=ids < vocab, other=1.0)
+        e = tl.load(noise_row + ids, mask=ids < vocab, other=1.0)
+        scores = tl.where(e > 0.0, weights / e, 0.0)  # unchecked noise of 0 would win
         highest = tl.max(scores, 0)
         if highest > best:
             best = highest

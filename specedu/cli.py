@@ -35,13 +35,15 @@ from specedu.models.loading import (
     fetch,
     resolve,
 )
-from specedu.theory.cells import Path, Rule
+from specedu.theory.cells import Path, Rule, block_cuts, chain_cuts, match_cuts
 from specedu.theory.exact import JointLaw, joint_laws
 from specedu.theory.reference import Law
 from specedu.theory.settings import PAIRS, Setting, fixed, grid, law_of, show, turning
 from specedu.theory.verdict import CounterExample, counter_example, endpoints, is_wrong, size
 
 RIGHT, WRONG, USAGE = 0, 1, 2
+
+CUTS = {"chain": chain_cuts, "block": block_cuts, "match": match_cuts}  # of specedu law --cuts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,6 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                      help="vocabulary sizes of the built-in pairs (default: 2 3)")  # fmt: skip
     law.add_argument("--kappa", type=int, nargs="+", default=[1, 2], choices=range(5),
                      help="drafted tokens a step (default: 1 2)")  # fmt: skip
+    law.add_argument(
+        "--cuts",
+        choices=CUTS,
+        default="chain",
+        help="where the theory expects the rule to change (default: chain); a rule that "
+        "changes elsewhere too is searched, and its law carries a bound",
+    )
     law.add_argument("--all", action="store_true", help="print every setting, not the wrong ones")
     law.add_argument("--backend", help="passed on to FUNCTION as backend=")
     law.add_argument("--device", default="cpu", help="where the tensors lie (default: cpu)")
@@ -327,7 +336,12 @@ def compute_laws(rule: Rule, arguments: argparse.Namespace) -> tuple[list[JointL
                 progress.update(task, completed=done, total=total)
 
             laws += joint_laws(
-                rule, group, device=arguments.device, seed=arguments.seed, on_progress=advance
+                rule,
+                group,
+                cuts=CUTS[arguments.cuts],
+                device=arguments.device,
+                seed=arguments.seed,
+                on_progress=advance,
             )
     return laws, left_out
 

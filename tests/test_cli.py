@@ -78,6 +78,38 @@ def test_the_kernel_is_asked_through_its_backend(capsys: pytest.CaptureFixture) 
     assert "in all 4 settings" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("rule", ["verify_block", "verify_threshold"])
+def test_the_other_rules_that_take_coins_are_exact(
+    rule: str, capsys: pytest.CaptureFixture
+) -> None:
+    cuts = ["--cuts", "block"] if rule == "verify_block" else []
+    words = ["law", f"specedu.kernels:{rule}", "--vocab", "2", "--kappa", "1", "2", *cuts]
+    assert cli.main(words) == cli.RIGHT
+    assert "the target's law, deviation 0, in all 40 settings" in capsys.readouterr().out
+
+
+def test_block_verification_without_its_cuts_is_exact_to_within_a_bound(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    words = ["--p", "1/4 3/4", "--q", "3/4 1/4", "--kappa", "2"]
+    assert cli.main(["law", "specedu.kernels:verify_block", *words]) == cli.RIGHT
+    assert "the target's law" in capsys.readouterr().out
+
+
+def test_the_hole_of_transformers_rule_is_named(capsys: pytest.CaptureFixture) -> None:
+    words = ["law", "specedu.theory.adapters:transformers_rule", "--vocab", "2", "--kappa", "1"]
+    assert cli.main(words) == cli.WRONG
+    out = capsys.readouterr().out
+    assert "the target's law, deviation 0, in all 20 settings; 2 coin endpoints wrong" in out
+    assert "emits [0, 1], expected [2]: id 0 has no probability" in out
+
+
+def test_transformers_ensemble_weight_is_biased(capsys: pytest.CaptureFixture) -> None:
+    words = ["--p", "1/4 3/4", "--q", "3/4 1/4", "--kappa", "1"]
+    assert cli.main(["law", "specedu.theory.adapters:transformers_ensemble", *words]) == cli.WRONG
+    assert "NOT the target's law" in capsys.readouterr().out
+
+
 def test_a_broken_rule_is_shown_with_its_law_and_a_small_counter_example(law) -> None:
     status, out, _ = law(USES_THE_COIN_TWICE, "--p", "3/8 3/8 1/4", "--q", "1/8 1/8 3/4",
                          "--kappa", "1")  # fmt: skip

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from engine_cases import atlas
 
 from specedu.config import SamplingParams
 from specedu.draft.base import Draft
@@ -326,3 +327,19 @@ def test_a_race_through_the_engine_has_the_chain_rules_law() -> None:
     assert set(counts) <= set(law)
     assert 2 * sum(c * math.log(c / (n * law[text])) for text, c in counts.items()) < 57.1
     assert llm.metrics.num_drafts > 0
+
+
+@atlas("B30")
+def test_requests_without_a_seed_race_as_those_with_one(atlas_row: str) -> None:
+    """Two thousand first tokens each, at nine to one; false alarm below 1e-8 (six sigma)."""
+    laws = {3: law_of("1/10 9/10 0"), 4: law_of("9/10 1/10 0")}
+    model = ProbingModel(lambda text: laws[text[0]] + (Fraction(0),) * 2, 5)
+    llm = LLM(
+        model, {"method": "ngram", "num_speculative_tokens": 1, "sampler": "race"}, num_blocks=1024
+    )
+    n = 2_000
+    params = [SamplingParams(max_tokens=1, seed=i if i % 2 else None) for i in range(2 * n)]
+    outputs = llm.generate([[3 + i % 2] for i in range(2 * n)], params)
+    first = [output.outputs[0].token_ids[0] for output in outputs]
+    assert abs(sum(first[0::2]) / n - 0.9) < 0.04  # id 1, behind prompt 3, unseeded
+    assert abs(sum(first[1::2]) / n - 0.1) < 0.04

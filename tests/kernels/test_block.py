@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from canaries import Canaries, guard_results
-from engine_cases import cases
+from engine_cases import atlas, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged_batch import Request, lay_out, one_hot, runs
@@ -60,8 +60,13 @@ def test_published_runs(backend: str, case: dict) -> None:
     assert runs(block(request, backend=backend)) == [expected]
 
 
-def test_a_later_draft_can_carry_an_earlier_one(backend: str) -> None:
-    request = Request([P, P, P], [0, 1], [Q, Q], [0.5, 0.5], 0.0)  # h = 1/3 or less, then 1
+@atlas("B14")
+@pytest.mark.parametrize("u", [[0.0, 0.0], [0.9, 0.9], [0.999, 0.001]])
+def test_a_later_draft_can_carry_an_earlier_one(
+    backend: str, u: list[float], atlas_row: str
+) -> None:
+    """h is 0 and then 1: to stop at the first coin that fails would refuse both, always."""
+    request = Request([P, P, P], [0, 1], [Q, Q], u, 0.0)
     assert runs(block(request, backend=backend)) == [[0, 1, 0]]
 
 
@@ -287,7 +292,8 @@ def test_expected_accepts_of_the_seed_pair(case: dict) -> None:
     assert [law.emitted - 1 for law in found] == list(map(Fraction, case["expect"]["block"]))
 
 
-def test_expected_accepts_of_thirds() -> None:
+@atlas("B13")
+def test_expected_accepts_of_thirds(atlas_row: str) -> None:
     p, q = law_of("1/3 2/3"), law_of("2/3 1/3")
     kappas = [1, 2, 3, 4]
     block_rule = [law.emitted - 1 for law in laws(twin, [fixed(p, q, k) for k in kappas])]

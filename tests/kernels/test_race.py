@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from canaries import Canaries, guard_results
-from engine_cases import cases
+from engine_cases import atlas, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged_batch import Request, lay_out, one_hot, runs
@@ -183,6 +183,16 @@ def test_noise_that_would_decide_the_race_is_refused(entry: float) -> None:
         race(request, backend="torch")
     greedy = replace(request, greedy=True)
     assert runs(race(greedy, backend="torch")) == [[0]]  # its noise is not read
+
+
+@atlas("B07")
+def test_noise_of_zero_never_wins_where_it_is_not_checked(backend: str, atlas_row: str) -> None:
+    p = [0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.9]
+    noise = (1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0)
+    request = Racing([p, p], [-1], [[0.0] * 8], [0.5], noise=noise)
+    assert runs(race(request, backend=backend, check=False)) == [[7]]
+    with pytest.raises(ValueError, match=r"noise\[0\]: 0.0, expected every entry finite"):
+        race(request, backend=backend, check=True)
 
 
 def test_a_wrong_shape_of_noise_is_refused() -> None:
