@@ -280,7 +280,7 @@ def _verify_triton(
             HAS_NOISE=noise is not None,
             ACCEPT=int(Purpose.ACCEPT),
             NOISE=int(Purpose.NOISE),
-            TILE=tile_width(vocab),
+            TILE=tile_width(vocab, 2048),  # 4096 spilled on sm_80
             num_warps=8,
             enable_fp_fusion=False,
         )
@@ -368,7 +368,7 @@ def _race_logits(
             e = tl.load(noise_row + ids, mask=ids < vocab, other=1.0)
         else:
             e = philox_noise(seed, step, position, NOISE, ids)
-        scores = tl.where(e > 0.0, weights / e, 0.0)  # unchecked noise of 0 would win
+        scores = tl.where(e > 0.0, tl.div_rn(weights, e), 0.0)  # unchecked noise of 0 would win
         highest = tl.max(scores, 0)
         if highest > best:
             best = highest

@@ -39,7 +39,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from . import block, chain, coins, greedy, lossy, match, race
+from . import block, chain, coins, greedy, logspace, lossy, match, race
 from .backend import interpreting, triton
 
 TARGETS = {  # name: backend, architecture, threads in a warp
@@ -54,7 +54,12 @@ TARGETS = {  # name: backend, architecture, threads in a warp
 MAX_SHARED = 48 * 1024
 
 # Kernels that ask for fused multiply-adds themselves, which contraction off leaves as they are.
-FUSED_BY_DESIGN = {"_exponential_kernel": "the float64 logarithm is a polynomial written in fma"}
+FUSED_BY_DESIGN = {
+    "_exponential_kernel": "the float64 logarithm is a polynomial written in fma",
+    "_verify_block_kernel": "a division refines its quotient in fma until it is rounded correctly",
+    "_verify_race_kernel": "a division, as in block verification",
+    "_verify_logspace_kernel": "logarithms, exponentials and divisions",
+}
 
 POINTERS = {
     torch.bool: "*u1",
@@ -116,6 +121,32 @@ def _chain(
         backend="triton",
         check=False,
         **options,
+    )
+
+
+def _logspace(
+    vocab: int,
+    dtype: torch.dtype = torch.float32,
+    drafts: int = 3,
+    q: bool = True,
+    coins_given: bool = False,
+) -> None:
+    rows, word = torch.zeros(drafts + 1, vocab, dtype=dtype), _int32(0)
+    logspace.verify_logspace(
+        rows,
+        rows[:drafts] if q else None,
+        _int32(*range(drafts)),
+        _int32(drafts),
+        torch.ones(1),
+        word.long(),
+        word,
+        word,
+        max_spec_len=drafts,
+        accept_coins=torch.zeros(drafts, dtype=torch.float64) if coins_given else None,
+        noise=torch.ones(1, vocab) if coins_given else None,
+        onehot=torch.zeros(1, dtype=torch.bool) if q else None,
+        backend="triton",
+        check=False,
     )
 
 
@@ -190,6 +221,11 @@ SAMPLES: tuple[Sample, ...] = (
             ("fp32 q greedy onehot, odd rows", (GPT2,), FULL),
         )
     ),
+    Sample(logspace, "fp32 q", partial(_logspace, LLAMA)),
+    Sample(logspace, "fp32", partial(_logspace, LLAMA, q=False)),
+    Sample(logspace, "bf16 q", partial(_logspace, LLAMA, torch.bfloat16)),
+    Sample(logspace, "fp32 q, odd rows", partial(_logspace, GPT2)),
+    Sample(logspace, "fp32 q, coins given", partial(_logspace, LLAMA, coins_given=True)),
     Sample(greedy, "3 drafts", partial(_greedy, 3)),
     Sample(greedy, "one draft", partial(_greedy, 1)),
     Sample(match, "fp32 greedy", partial(_match, LLAMA, greedy=True)),

@@ -366,7 +366,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _kernel(
         "race-noise-multiplied", "race.py",
-        "scores = tl.where(e > 0.0, weights / e, 0.0)", "scores = weights * e",
+        "scores = tl.where(e > 0.0, tl.div_rn(weights, e), 0.0)", "scores = weights * e",
         "the slowest wins",
         f"{RACE}::test_the_bonus_row_races_with_the_same_noise",
     ),

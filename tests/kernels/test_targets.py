@@ -13,6 +13,10 @@ KERNELS = {
     "_verify_chain_kernel",
     "_verify_greedy_kernel",
     "_verify_match_kernel",
+    "_verify_block_kernel",
+    "_verify_race_kernel",
+    "_verify_logspace_kernel",
+    "_verify_lossy_kernel",
     "_uniform_kernel",
     "_exponential_kernel",
 }
