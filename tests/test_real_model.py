@@ -128,6 +128,10 @@ def test_a_seed_gives_one_text_whatever_is_drafted_and_whoever_runs_along(dtype:
     if not packing_works(DTYPES[dtype]):
         pytest.skip(f"{dtype} products are not packed here, and plain ones round by their rows")
     base = LLM(resolve("smollm2-135m"), dtype=dtype)
+    try:
+        base.model.invariant()
+    except ValueError as refusal:  # bfloat16 on the Xeons seen: the probe finds it, and says so
+        pytest.skip(f"{dtype} products on this machine: {refusal}")
     prompts = [base.tokenizer.chat([{"role": "user", "content": text}]) for text in MIXED]
     params = [SamplingParams(temperature=0.8, max_tokens=16, seed=i) for i in range(len(prompts))]
 

@@ -11,8 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 import jupytext
+import nbformat
 import pytest
 import yaml
+from nbclient import NotebookClient
 
 import specedu
 
@@ -202,3 +204,13 @@ def test_a_notebook_shows_no_directive(page):
     made = jupytext.reads((BOOK / f"{page}.ipynb").read_text(encoding="utf-8"), fmt="ipynb")
     words = "\n".join(c.source for c in made.cells if c.cell_type == "markdown")
     assert not re.search(r"^:{3,}|\{(?:glue:text|ref|eq|cite|prf:ref)\}`|\{\{", words, flags=re.M)
+
+
+@pytest.mark.parametrize("page", ["errata", "playground"])
+def test_a_notebook_runs_by_itself(page, monkeypatch):
+    """From the first cell to the last, as in Colab where specedu is installed."""
+    monkeypatch.delenv("SPECEDU_STATIC", raising=False)
+    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    made = nbformat.read(BOOK / f"{page}.ipynb", as_version=4)
+    NotebookClient(made, timeout=120, kernel_name="python3").execute()
+    assert any(cell.get("outputs") for cell in made.cells)

@@ -218,9 +218,12 @@ def laws(rule: Any, settings: list[Setting]) -> list[JointLaw]:
 @pytest.mark.parametrize("onehot", [False, True], ids=["full-q", "one-hot"])
 @pytest.mark.parametrize("kappa", [1, 2, 3])
 @pytest.mark.parametrize("vocab", [2, 3, 4])
-def test_the_twin_emits_the_target_law(vocab: int, kappa: int, onehot: bool) -> None:
+def test_the_twin_emits_the_target_law(
+    vocab: int, kappa: int, onehot: bool, interpreter_share: float
+) -> None:
     settings = list(grid([vocab], [kappa], [onehot]))
-    if (vocab, kappa) == (4, 3):  # 256 tuples of drafts a setting: two of the ten
+    # 256 tuples of drafts a setting: two of the ten; and the twin is the same on every Triton.
+    if (vocab, kappa) == (4, 3) or interpreter_share < 1:
         settings = settings[1:4:2]
     laws(twin, settings)
 
