@@ -406,7 +406,7 @@ def report(result: dict[str, Any], copied: float) -> None:
     print(f"mean acceptance {alpha:.3f}, mean accepted drafts {accepted:.2f}")
     print("floor: the rows that the rule must read, rounded to whole ones, summed where they lie")
     print(
-        f"{'':18}{'median ms':>10}{'quartiles':>20}{'x floor':>9}{'GB/s':>7}{'copy':>7}{'runs':>6}"
+        f"{'':18}{'median ms':>10}{'quartiles':>22}{'x floor':>9}{'GB/s':>7}{'copy':>7}{'runs':>6}"
     )
     floor = median(result["seconds"].get("floor", [float("nan")]))
     for name, times in result["seconds"].items():
@@ -415,7 +415,7 @@ def report(result: dict[str, Any], copied: float) -> None:
         rate = f"{moved / middle / 1e9:.1f}" if moved else ""
         share = f"{moved / middle / copied:.0%}" if moved else ""
         spread = f"{low * 1e3:.3f} .. {high * 1e3:.3f}"
-        row = f"{name:18}{middle * 1e3:10.3f}{spread:>20}{middle / floor:9.2f}{rate:>7}{share:>7}"
+        row = f"{name:18}{middle * 1e3:10.3f}{spread:>22}{middle / floor:9.2f}{rate:>7}{share:>7}"
         print(f"{row}{len(times):6}")
     for target in result["targets"]:
         verdict = "met" if target["met"] else "MISSED"
