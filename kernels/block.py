@@ -21,8 +21,9 @@ import torch
 from . import checks, contract
 from .backend import jit, pick, tile_width, tl
 from .contract import Verified
-from .draw import argmax_ids, argmax_run, block_sums, mass, positive, total_mass
+from .draw import argmax_ids, argmax_run, block_sums, positive, total_mass
 from .finish import final_id, final_rows, final_tokens, flags_or_none
+from .ratio import drafted_masses
 from .span import request_span
 
 
@@ -122,12 +123,9 @@ def _verify_torch(
     request, place = contract.draft_places(starts, counts)
     index = starts[request] + place  # of every draft
     drafts = draft_token_ids[index].long()
-    legal = (drafts >= 0) & (drafts < target_probs.shape[1])
-    column = drafts.where(legal, 0)
-    p = mass(target_probs[index + request, column])
-    q = torch.ones_like(p)
-    if draft_probs is not None:
-        q = torch.where(onehot[request], q, mass(draft_probs[index, column]))
+    legal, p, q = drafted_masses(
+        target_probs, draft_probs, index + request, index, drafts, onehot[request]
+    )
 
     # r of every run: before[i] stands at the row of draft i, behind[i] behind it.
     before, behind = torch.ones_like(p), torch.ones_like(p)

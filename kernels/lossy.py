@@ -16,8 +16,9 @@ import torch
 from . import checks, contract
 from .backend import jit, pick, tile_width, tl
 from .contract import Verified
-from .draw import argmax_id, argmax_ids, argmax_run, mass, positive
+from .draw import argmax_id, argmax_ids, argmax_run, positive
 from .finish import final_id, final_rows, final_tokens, flags_or_none
+from .ratio import drafted_masses
 from .span import request_span
 
 
@@ -207,15 +208,12 @@ def _verify_torch(
     request, place = contract.draft_places(starts, counts)
     index = starts[request] + place
     drafts = draft_token_ids[index].long()
-    legal = (drafts >= 0) & (drafts < target_probs.shape[1])
+    legal, p, q = drafted_masses(
+        target_probs, draft_probs, index + request, index, drafts, onehot[request]
+    )
     if rates is not None:
         accepted = legal & (accept_coins[index] < rates[place])
     else:
-        column = drafts.where(legal, 0)
-        p = mass(target_probs[index + request, column])
-        q = torch.ones_like(p)
-        if draft_probs is not None:
-            q = torch.where(onehot[request], q, mass(draft_probs[index, column]))
         single, acc = thresholds
         accepted = legal & ((accept_coins[index] * q * acc < p) | (p >= single))
         if bool(greedy.any()):

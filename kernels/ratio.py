@@ -13,6 +13,27 @@ from .draw import argmax_ids, mass, positive
 # --- the twin -------------------------------------------------------------------------------------
 
 
+def drafted_masses(
+    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    rows: torch.Tensor,
+    q_rows: torch.Tensor,
+    drafts: torch.Tensor,
+    onehot: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return of each draft whether it is an id, and its p(x) and q(x) in float64.
+
+    Where it is none, both are those of id 0: nobody may use them.
+    """
+    legal = (drafts >= 0) & (drafts < target_probs.shape[1])
+    column = drafts.where(legal, 0)
+    p = mass(target_probs[rows, column])
+    q = torch.ones_like(p)
+    if draft_probs is not None:
+        q = torch.where(onehot, q, mass(draft_probs[q_rows, column]))
+    return legal, p, q
+
+
 def ratio_accepts(
     target_probs: torch.Tensor,
     draft_probs: torch.Tensor | None,
@@ -24,12 +45,7 @@ def ratio_accepts(
     onehot: torch.Tensor,
 ) -> torch.Tensor:
     """Return which drafts pass their test, whatever happened before them; one entry a draft."""
-    legal = (drafts >= 0) & (drafts < target_probs.shape[1])
-    column = drafts.where(legal, 0)
-    p = mass(target_probs[rows, column])
-    q = torch.ones_like(p)
-    if draft_probs is not None:
-        q = torch.where(onehot, q, mass(draft_probs[q_rows, column]))
+    legal, p, q = drafted_masses(target_probs, draft_probs, rows, q_rows, drafts, onehot)
     accepted = legal & (coins * q < p)
     if bool(greedy.any()):
         accepted[greedy] = drafts[greedy] == argmax_ids(target_probs, rows[greedy])

@@ -77,14 +77,14 @@ class Figure(anywidget.AnyWidget):
         names = [name for name in self.traits(sync=True) if not name.startswith("_")]
         return {name: getattr(self, name) for name in names if name not in NOT_STATE}
 
-    def static_html(self) -> str:
+    def static_html(self, png: bytes) -> str:
         """Return the figure as HTML for the book's own host of figures, ``web/afm-host.js``."""
         cls = type(self).__name__
         spec = {"id": self.model_id, "cls": "Figure", "esm": str(self._esm),
                 "css": Path(HERE / "figure.css").read_text(encoding="utf-8"),
                 "state": self.state()}  # fmt: skip
         body = json.dumps(spec).replace("<", "\\u003c")
-        data = base64.b64encode(self.png()).decode()
+        data = base64.b64encode(png).decode()
         picture = (
             f'<img class="afm-fallback" alt="{html.escape(self.alternative)}" '
             f'src="data:image/png;base64,{data}">'
@@ -99,6 +99,7 @@ class Figure(anywidget.AnyWidget):
         if not os.environ.get("SPECEDU_STATIC") or bundle is None:
             return bundle
         data, metadata = bundle
-        data["text/html"] = self.static_html()
-        data["image/png"] = base64.b64encode(self.png()).decode()
+        png = self.png()
+        data["text/html"] = self.static_html(png)
+        data["image/png"] = base64.b64encode(png).decode()
         return data, metadata
