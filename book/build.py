@@ -51,7 +51,6 @@ def build() -> int:
     environment = os.environ | {
         "SPECEDU_STATIC": "1",
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(ROOT / "book"),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else a kernel warns about frozen modules
     }
     jupyter_book = Path(sys.executable).with_name("jupyter-book")

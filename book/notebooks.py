@@ -10,7 +10,6 @@ plain Markdown, since only the book renders them, and an install cell stands on 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 import sys
 from collections.abc import Sequence
@@ -19,25 +18,9 @@ from pathlib import Path
 import jupytext
 import nbformat
 
-from specedu import REPOSITORY
+from specedu.notebook import stable_notebook
 
 BOOK = Path(__file__).resolve().parent
-INSTALL = f"""\
-# Installs specedu where it is missing, and leaves torch and what belongs to it as they are.
-import importlib.util
-import pathlib
-import subprocess
-import sys
-from importlib.metadata import distributions
-
-if importlib.util.find_spec("specedu") is None:
-    keep = pathlib.Path("/tmp/keep.txt")
-    held = ("torch", "triton", "numpy", "nvidia-")
-    here = [(d.name.lower(), d.version) for d in distributions()]
-    keep.write_text("\\n".join(sorted(f"{{n}}=={{v}}" for n, v in here if n.startswith(held))))
-    source = "specedu[triton,figures] @ git+{REPOSITORY}"
-    pip = [sys.executable, "-m", "pip", "install", "-q", "-c", str(keep), source]
-    subprocess.check_call(pip)"""
 GLUE = """\
 def glue(name, value, display=True):  # in the book this hands the value over to the prose
     print(name, "=", value)
@@ -96,7 +79,7 @@ def named_only(role: re.Match[str]) -> str:
 def notebook(page: Path) -> str:
     """Return a page's notebook as text."""
     read = jupytext.read(page)
-    cells = [nbformat.v4.new_code_cell(INSTALL)]
+    cells = []
     for cell in read.cells:
         if cell.cell_type == "markdown":
             text = plain(cell.source)
@@ -104,11 +87,7 @@ def notebook(page: Path) -> str:
         else:
             source = cell.source.replace("from myst_nb import glue", GLUE)
             cells.append(nbformat.v4.new_code_cell(source))
-    for i, cell in enumerate(cells):  # ids that a page's text alone decides
-        cell["id"] = hashlib.sha256(f"{i} {cell.source}".encode()).hexdigest()[:8]
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    made = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    return nbformat.writes(made, indent=1, sort_keys=True) + "\n"
+    return stable_notebook(cells)
 
 
 def pages() -> list[Path]:

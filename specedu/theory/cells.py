@@ -342,8 +342,15 @@ def read_runs(result: object, counts: Sequence[int]) -> list[Text]:
 class Box:
     """The unit box of one path's coins, cut into cells until the rule is constant in each."""
 
-    def __init__(self, path: Path, cuts: list[set[Fraction]], seed: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        cuts: list[set[Fraction]],
+        seed: int,
+        random_points: int = RANDOM_POINTS,
+    ) -> None:
         self.path = path
+        self.random_points = random_points
         self.edges = [
             sorted({Fraction(0), Fraction(1)} | {cut for cut in inner if 0 < cut < 1})
             for inner in cuts
@@ -376,7 +383,7 @@ class Box:
             self.owners += [owner] * 3
         edges = [[float(edge) for edge in row] for row in self.edges]
         dice = random.Random(self.seed)
-        for _ in range(RANDOM_POINTS):
+        for _ in range(self.random_points):
             point, owner = [], []
             for coin in range(len(edges)):
                 u = dice.random()
@@ -387,7 +394,9 @@ class Box:
             self.points.append(tuple(point))
             self.owners.append(tuple(owner))
 
-    def settle(self, runs: list[Text], asker: Asks) -> None:
+    def settle(
+        self, runs: list[Text], asker: Asks, max_found_cuts: int = MAX_FOUND_CUTS
+    ) -> None:
         """Cut where the rule is seen to change, until no cell disagrees or the cuts run out."""
         while True:
             self.asked += len(runs)
@@ -395,7 +404,7 @@ class Box:
             for owner, point, run in zip(self.owners, self.points, runs, strict=True):
                 self.runs[owner].append((point, run))
             torn = [owner for owner, seen in self.runs.items() if len({run for _, run in seen}) > 1]
-            if not torn or len(self.found) >= MAX_FOUND_CUTS:
+            if not torn or len(self.found) >= max_found_cuts:
                 return
             largest = max(torn, key=self._volume)
             (a, run_a), *others = self.runs[largest]

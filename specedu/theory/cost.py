@@ -367,6 +367,7 @@ def step_seconds(
     requests: Amount = 1,
     *,
     weights_only: bool = False,
+    kv_reads: Amount = 1,
 ) -> Amount:
     """Return the roofline's time of a step: the longer of moving and computing, seconds.
 
@@ -378,6 +379,7 @@ def step_seconds(
         requests: as of :func:`decode_bytes`.
         weights_only: count the weights alone: neither cache, activations and logits, nor the
             arithmetic of attention.
+        kv_reads: as of :func:`decode_bytes`.
 
     Example:
         >>> from specedu.theory.hardware import hardware
@@ -390,7 +392,7 @@ def step_seconds(
     if weights_only:
         moved, computed = weight_bytes(shape), requests * positions * flops_per_token(shape)
     else:
-        moved = decode_bytes(shape, context, positions, requests).total
+        moved = decode_bytes(shape, context, positions, requests, kv_reads=kv_reads).total
         computed = decode_flops(shape, context, positions, requests)
     seconds = np.maximum(moved / hardware.bandwidth, computed / hardware.peak_flops)
     return seconds if np.ndim(seconds) else float(seconds)

@@ -23,7 +23,18 @@ from math import prod
 
 from specedu.kernels import Purpose
 
-from .cells import Asker, Asks, Box, Cell, Path, Rule, chain_cuts, enumerate_paths
+from .cells import (
+    MAX_FOUND_CUTS,
+    RANDOM_POINTS,
+    Asker,
+    Asks,
+    Box,
+    Cell,
+    Path,
+    Rule,
+    chain_cuts,
+    enumerate_paths,
+)
 from .reference import Law, Text
 from .settings import Setting
 
@@ -73,6 +84,13 @@ class JointLaw:
         """The expected number of emitted tokens, E."""
         return sum(len(cell.run) * cell.volume for cell in self.cells)
 
+    def runs(self) -> dict[Text, Fraction]:
+        """Return the law of the emitted run itself, before it is extended."""
+        law = defaultdict(Fraction)
+        for cell in self.cells:
+            law[cell.run] += cell.volume
+        return dict(law)
+
     def first(self) -> Law:
         """Return the law of the first emitted token."""
         marginal = defaultdict(Fraction)
@@ -101,6 +119,7 @@ def joint_laws(
     device: str = "cpu",
     seed: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    **thoroughness: int,
 ) -> list[JointLaw]:
     """Return the law of one step of ``rule`` for each setting, asked in shared ragged launches.
 
@@ -113,6 +132,8 @@ def joint_laws(
         device: where the tensors lie.
         seed: of the random points and of the order of the requests in a launch.
         on_progress: called with the requests asked so far and those known to come.
+        thoroughness: ``random_points`` and ``max_found_cuts`` of a tuple of drafts, where asking is
+            slow; 0 cuts leave a cell in which the rule changes as it is, and count it as bound.
 
     Raises:
         ValueError: the settings differ in vocabulary.
@@ -120,7 +141,8 @@ def joint_laws(
 
     Book: eq-exact-law.
     """
-    return laws_of(Asker(rule, settings, device, seed, on_progress), settings, cuts=cuts, seed=seed)
+    asker = Asker(rule, settings, device, seed, on_progress)
+    return laws_of(asker, settings, cuts=cuts, seed=seed, **thoroughness)
 
 
 def laws_of(
@@ -129,16 +151,21 @@ def laws_of(
     *,
     cuts: Callable[[Path], list[set[Fraction]]] | None = None,
     seed: int = 0,
+    random_points: int = RANDOM_POINTS,
+    max_found_cuts: int = MAX_FOUND_CUTS,
 ) -> list[JointLaw]:
     """Return the law of whatever answers the questions: a rule, or a whole engine.
 
     See :func:`joint_laws`, which puts a rule behind an Asker.
     """
     paths = [path for setting in settings for path in enumerate_paths(setting)]
-    boxes = [Box(path, (cuts or chain_cuts)(path), seed + i) for i, path in enumerate(paths)]
+    boxes = [
+        Box(path, (cuts or chain_cuts)(path), seed + i, random_points)
+        for i, path in enumerate(paths)
+    ]
     runs = iter(asker.ask([(box.path, point) for box in boxes for point in box.points]))
     for box in boxes:
-        box.settle([next(runs) for _ in box.points], asker)
+        box.settle([next(runs) for _ in box.points], asker, max_found_cuts)
 
     laws = []
     for setting in settings:

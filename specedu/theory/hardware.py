@@ -72,6 +72,41 @@ HARDWARE = {
             source="NVIDIA, A100 Tensor Core GPU data sheet",
             date="2021",
         ),
+        Hardware(
+            name="H100 PCIe",
+            peak_flops=756.5e12,  # 1513e12 with sparsity
+            bandwidth=2.0e12,
+            source="NVIDIA, H100 Tensor Core GPU data sheet",
+            date="2022",
+        ),
+        Hardware(
+            name="B200",
+            peak_flops=2250e12,  # 4500e12 with sparsity; one of the eight of an HGX board, at 1 kW
+            bandwidth=8.0e12,
+            source="NVIDIA, Blackwell architecture technical brief",
+            date="2024",
+        ),
+        Hardware(
+            name="MI300X",
+            peak_flops=1307.4e12,  # 2614.9e12 with sparsity
+            bandwidth=5.3e12,
+            source="AMD, Instinct MI300X data sheet",
+            date="2023",
+        ),
+        Hardware(
+            name="L4",
+            peak_flops=121e12,  # 242e12 with sparsity
+            bandwidth=300e9,
+            source="NVIDIA, L4 Tensor Core GPU data sheet",
+            date="2023",
+        ),
+        Hardware(
+            name="T4",
+            peak_flops=65e12,  # float16: it has no bf16 products
+            bandwidth=320e9,
+            source="NVIDIA, T4 Tensor Core GPU data sheet",
+            date="2019",
+        ),
     ]
 }
 

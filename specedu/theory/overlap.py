@@ -22,6 +22,20 @@ def acceptance_rate(p: Law, q: Law) -> Fraction:
     return sum(accepted_mass(p, q), Fraction(0))
 
 
+def match_rate(p: Law, q: Law) -> Fraction:
+    """Return how often a draft from q equals an independent draw from p: the sum of ``p·q``.
+
+    Never more than :func:`acceptance_rate`; as much for a certain draft.
+
+    Example:
+        >>> match_rate((Fraction(1, 4), Fraction(3, 4)), (Fraction(3, 4), Fraction(1, 4)))
+        Fraction(3, 8)
+
+    Book: eq-match-rate.
+    """
+    return sum((a * b for a, b in zip(p, q, strict=True)), Fraction(0))
+
+
 def total_variation(p: Law, q: Law) -> Fraction:
     """Return half the sum of ``|p - q|``; one minus it is :func:`acceptance_rate`.
 

@@ -144,7 +144,7 @@ def block_weights(
         >>> [str(r) for r in block_weights([p, p, p], [q, q], [0, 1])[0]]
         ['1', '1/3', '1']
 
-    Book: eq-block.
+    Book: eq-block, eq-block-survival.
     """
     one = Fraction(1)
     rs = [one]
@@ -156,6 +156,81 @@ def block_weights(
         left = sum((max(Fraction(0), r * a - b) for a, b in zip(p, q, strict=True)), Fraction(0))
         hs.append(left / (left + 1 - r) if left else Fraction(0))
     return rs, [*hs, rs[-1]]
+
+
+def siblings(
+    p: Law,
+    candidates: Sequence[int],
+    qs: Sequence[Law],
+    accept_coins: Sequence[Fraction],
+    final_coin: Fraction,
+) -> tuple[int, int]:
+    """Return (place, token) of one node of a tree: the candidate that stands, or -1 and a draw.
+
+    The candidates are tried in their order, each with its own coin, against what the ones before it
+    have left of p. Row i of ``qs`` is the law that candidate i was drawn from *given the earlier
+    candidates*; a certain candidate's row is one-hot.
+
+    Example:
+        >>> p, q = (Fraction(1, 4), Fraction(3, 4)), (Fraction(3, 4), Fraction(1, 4))
+        >>> half = Fraction(1, 2)
+        >>> siblings(p, [0, 1], [q, (Fraction(0), Fraction(1))], [half, half], half)
+        (1, 1)
+        >>> siblings(p, [0], [q], [half], half)
+        (-1, 1)
+
+    Book: eq-siblings.
+    """
+    laws = sibling_laws(p, qs)
+    for place, (x, q, u) in enumerate(zip(candidates, qs, accept_coins, strict=True)):
+        if u * q[x] < laws[place][x]:
+            return place, x
+    return -1, sample(laws[-1], final_coin)
+
+
+def sibling_laws(p: Law, qs: Sequence[Law]) -> list[Law]:
+    """Return s_1..s_{m+1}: p, and what is left of it after each refusal, normalised.
+
+    Example:
+        >>> p, q = (Fraction(1, 4), Fraction(3, 4)), (Fraction(3, 4), Fraction(1, 4))
+        >>> sibling_laws(p, [q])[1]
+        (Fraction(0, 1), Fraction(1, 1))
+
+    Book: eq-sibling-residual.
+    """
+    laws = [p]
+    for q in qs:
+        weights = residual(laws[-1], q)
+        laws.append(tuple(weight / sum(weights) for weight in weights))
+    return laws
+
+
+def siblings_by_mass(
+    p: Law, candidates: Sequence[int], coin: Fraction, final_coin: Fraction
+) -> tuple[int, int]:
+    """Return what :func:`siblings` does for certain candidates, by one coin for all of them.
+
+    The first candidate stands at which the target's mass of the ids tried so far exceeds the coin.
+    An id that is tried again adds nothing. The final draw is from p without the ids tried.
+
+    Example:
+        >>> p, half = (Fraction(1, 5), Fraction(1, 2), Fraction(3, 10)), Fraction(1, 2)
+        >>> siblings_by_mass(p, [0, 1], half, half)
+        (1, 1)
+        >>> siblings_by_mass(p, [0, 0], half, Fraction(0))
+        (-1, 1)
+
+    Raises:
+        ValueError: the coin is not below 1, so that it refuses even a whole law.
+
+    Book: eq-sibling-sum.
+    """
+    untried, tried = list(p), Fraction(0)
+    for place, x in enumerate(candidates):
+        tried, untried[x] = tried + untried[x], Fraction(0)
+        if coin < tried:
+            return place, x
+    return -1, sample(tuple(untried), final_coin)
 
 
 def residual(p: Law, q: Law) -> Law:

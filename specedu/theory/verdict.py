@@ -7,9 +7,10 @@ cannot see them: they are asked one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 
 import torch
 
@@ -26,7 +27,7 @@ class CounterExample:
         path: the drafts and their rows.
         coins: the accept coins, then the final coin.
         emitted: what the rule emits.
-        contract: what the contract's chain rule emits.
+        contract: what the contract's rule emits, the chain rule unless another was given.
     """
 
     path: Path
@@ -48,7 +49,8 @@ def contract_run(path: Path, coins: Sequence[Fraction]) -> Text:
     setting, ps, qs = path.setting, path.ps, path.qs
     ids = range(setting.vocab)
     if setting.greedy:
-        ps = tuple(tuple(Fraction(int(t == p.index(max(p)))) for t in ids) for p in ps)
+        bests = [p.index(max(p)) for p in ps]
+        ps = tuple(tuple(Fraction(int(t == best)) for t in ids) for best in bests)
     if setting.greedy or setting.onehot:
         qs = tuple(tuple(Fraction(int(t == x)) for t in ids) for x in path.ids)
     return tuple(verify(ps, qs, path.ids, coins[:-1], coins[-1]))
@@ -64,11 +66,16 @@ def size(law: JointLaw) -> tuple[int, int]:
     return law.setting.kappa, law.setting.vocab
 
 
-def counter_example(rule: Rule, laws: Sequence[JointLaw]) -> CounterExample | None:
+Contract = Callable[[Path, Sequence[Fraction]], Text]
+
+
+def counter_example(
+    rule: Rule, laws: Sequence[JointLaw], contract: Contract = contract_run
+) -> CounterExample | None:
     """Return the smallest counter-example of the laws that are wrong; None if all are right.
 
     The smallest has the fewest drafts, then the fewest ids, then the coins with the smallest
-    denominators.
+    denominators. ``contract`` is what the rule should emit, for a rule that is not the chain rule.
 
     Example:
         >>> from specedu.kernels import verify_chain
@@ -79,17 +86,45 @@ def counter_example(rule: Rule, laws: Sequence[JointLaw]) -> CounterExample | No
         True
     """
     for law in sorted(filter(is_wrong, laws), key=size):
-        asker = Asker(rule, [law.setting])
-        found = []
-        for cell in law.cells:
-            coins = tuple(simplest_between(low, high) for low, high in cell.sides)
-            found.append((sum(coin.denominator for coin in coins), len(found), cell.path, coins))
-        for _, _, path, coins in sorted(found, key=lambda entry: entry[:2]):
-            contract = contract_run(path, coins)
-            (emitted,) = asker.ask([(path, tuple(map(float, coins)))])
-            if emitted != contract:
-                return CounterExample(path, coins, emitted, contract)
+        if found := parting(rule, law, contract):
+            return found
     return None
+
+
+def parting(
+    rule: Rule, law: JointLaw, contract: Contract = contract_run
+) -> CounterExample | None:
+    """Return the simplest coins at which a rule parts from the contract's; None if none is found.
+
+    Every cell of the law is asked once; one in which the rule changes, also in both halves.
+
+    Example:
+        >>> from specedu.kernels import verify_chain
+        >>> from specedu.theory.exact import joint_law
+        >>> from specedu.theory.settings import fixed, law_of
+        >>> law = joint_law(verify_chain, fixed(law_of("1/4 3/4"), law_of("3/4 1/4"), 1))
+        >>> parting(verify_chain, law) is None
+        True
+    """
+    asker = Asker(rule, [law.setting])
+    found = []
+    for cell in law.cells:
+        for coins in product(*(_simple_coins(*side, cell.constant) for side in cell.sides)):
+            found.append((sum(coin.denominator for coin in coins), len(found), cell.path, coins))
+    for _, _, path, coins in sorted(found, key=lambda entry: entry[:2]):
+        expected = contract(path, coins)
+        (emitted,) = asker.ask([(path, tuple(map(float, coins)))])
+        if emitted != expected:
+            return CounterExample(path, coins, emitted, expected)
+    return None
+
+
+def _simple_coins(low: Fraction, high: Fraction, constant: bool) -> set[Fraction]:
+    coins = {simplest_between(low, high)}
+    if not constant:
+        middle = (low + high) / 2
+        coins |= {simplest_between(low, middle), simplest_between(middle, high)}
+    return coins
 
 
 @dataclass(frozen=True)

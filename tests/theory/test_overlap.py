@@ -9,11 +9,14 @@ from random import Random
 import pytest
 
 from specedu.kernels import verify_chain
+from specedu.theory.adapters import match
+from specedu.theory.cells import match_cuts
 from specedu.theory.exact import joint_law
 from specedu.theory.overlap import (
     acceptance_rate,
     accepted_mass,
     branches,
+    match_rate,
     residual_mass,
     total_variation,
 )
@@ -79,3 +82,16 @@ def test_the_accepted_mass_is_what_the_rule_accepts(vocab: int) -> None:
             if len(cell.run) == 2:
                 kept[cell.run[0]] += cell.volume
         assert tuple(kept) == accepted_mass(p, q)
+
+
+@pytest.mark.parametrize("vocab", PAIRS)
+def test_the_match_rate_is_what_sample_and_match_accepts(vocab: int) -> None:
+    for p, q in PAIRS[vocab]:
+        law = joint_law(match, fixed(p, q, 1), cuts=match_cuts)
+        assert law.emitted - 1 == match_rate(p, q)
+
+
+def test_sample_and_match_never_accepts_more_than_the_ratio_test() -> None:
+    assert all(match_rate(p, q) <= acceptance_rate(p, q) for p, q in EVERY)
+    assert all(match_rate(p, certain) == acceptance_rate(p, certain)
+               for p, _ in PAIRS[3] for certain in [law_of("1 0 0")])  # fmt: skip
