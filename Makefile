@@ -3,12 +3,13 @@
 #   make test                     everything: unit tests, exact laws, compile gate
 #   make book                     build the book, print where to open it (the model is fetched once)
 #   make serve                    build it, then serve it on localhost
-#   make faults                   plant every fault, show which test catches it
+#   make faults                   plant every fault, show which tests catch it
+#   make faults-own               the same, each against the test named for it alone
 #   make laws                     the law of every rule and backend, as a table
 #   make stress                   50 000 engine steps under random load, every request checked alone
 #   make atlas                    the table bug-atlas row -> tests, or why not yet
 #   make lint                     ruff
-#   make test-next-triton         the kernels' tests again, on a newer Triton
+#   make test-next-triton         the Triton kernels' tests again, on a newer Triton
 #   make bench                    time rules, engine and decoding on this machine, half an hour
 #
 # PyPI's Linux build of torch carries CUDA, a download of several GB. For a laptop without a GPU:
@@ -24,7 +25,7 @@ INSTALLED := $(VENV)/.installed
 NEXT := .triton-$(NEXT_TRITON)
 PYTEST := $(RUN) -m pytest -n auto --dist loadfile
 
-.PHONY: test book serve laws faults stress atlas lint test-next-triton bench clean
+.PHONY: test book serve laws faults faults-own stress atlas lint test-next-triton bench clean
 
 test: $(INSTALLED)
 	$(PYTEST)
@@ -41,6 +42,9 @@ laws: $(INSTALLED)
 faults: $(INSTALLED)
 	$(RUN) -m specedu.grade.matrix
 
+faults-own: $(INSTALLED)
+	$(RUN) -m specedu.grade.matrix --own
+
 stress: $(INSTALLED)
 	$(RUN) -m pytest tests/test_stress.py --stress-steps 50000 -s --durations 0
 
@@ -52,7 +56,7 @@ lint: $(INSTALLED)
 	$(RUN) -m ruff format --check .
 
 test-next-triton: $(INSTALLED) $(NEXT)/.installed
-	PYTHONPATH=$(NEXT) $(PYTEST) tests/kernels --interpreter-share 0.1
+	PYTHONPATH=$(NEXT) $(PYTEST) tests/kernels --interpreter-share 0.1 -k "not the_twin and not torch"
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/rules.py

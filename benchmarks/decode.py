@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import harmonic_mean, median
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,12 +29,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from specedu.advise.pair import BLOCK, CONTEXT, pass_of
 from specedu.config import SamplingParams
 from specedu.llm import LLM
-from specedu.models.base import ForwardBatch
 from specedu.models.loading import resolve
 from specedu.prompts import all_prompts, first_of_each
-from specedu.ragged import RaggedBatch
+from specedu.timing import PARTS, PartTimer
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2,
          "prompt_lookup_max": 4}  # fmt: skip
@@ -48,24 +47,6 @@ METHODS: dict[str, dict[str, Any] | None] = {
     "int4 self-draft": INT4,
     "early exit": EARLY_EXIT,
 }
-PARTS = ("draft", "forward", "verify", "host")
-
-
-class Clock:
-    """Seconds that passed inside the functions it was put around."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def around(self, function: Callable) -> Callable:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.seconds += time.perf_counter() - start
-
-        return timed
 
 
 class Timed:
@@ -75,29 +56,19 @@ class Timed:
         if config and temperature and config["method"] != "ngram":
             config = {**config, "draft_sample_method": "probabilistic"}
         self.llm = LLM(base.model, config, tokenizer=base.tokenizer, num_blocks=1024)
-        self.clocks = {part: Clock() for part in PARTS[:3]}
-        runner = self.llm.engine.runner
-        runner.propose = self.clocks["draft"].around(runner.propose)
-        runner.model = SimpleNamespace(
-            vocab_size=base.model.vocab_size,
-            eos_token_id=base.model.eos_token_id,
-            forward=self.clocks["forward"].around(base.model.forward),
-        )
-        runner._verify = self.clocks["verify"].around(runner._verify)
+        self.timer = PartTimer(self.llm)
 
     def __call__(self, ids: list[int], params: SamplingParams) -> dict[str, Any]:
-        for clock in self.clocks.values():
-            clock.seconds = 0.0
+        self.timer.reset()
         start = time.perf_counter()
         first, tokens, verifies = None, 0, 0
         for part in self.llm.stream(ids, params):
             first = first or time.perf_counter()
             tokens, verifies = tokens + len(part.token_ids), verifies + 1
         end = time.perf_counter()
-        parts = {part: clock.seconds for part, clock in self.clocks.items()}
-        parts["host"] = end - start - sum(parts.values())
         return {"seconds": end - start, "tokens": tokens, "steps": verifies - 1,
-                "decode_seconds": end - first, "parts": parts}  # fmt: skip
+                "decode_seconds": end - first,
+                "parts": self.timer.parts(end - start)}  # fmt: skip
 
 
 class Transformers:
@@ -233,7 +204,7 @@ def report_single(samples: Sequence[dict[str, Any]], arguments: argparse.Namespa
 
 # --- what a verify costs --------------------------------------------------------------------------
 
-LENGTHS, WIDTHS, CONTEXT, BLOCK = (1, 4, 16), (1, 2, 4, 8, 16, 32, 64), 256, 16
+LENGTHS, WIDTHS = (1, 4, 16), (1, 2, 4, 8, 16, 32, 64)
 
 
 def verify(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -267,19 +238,6 @@ def verify(arguments: argparse.Namespace) -> dict[str, Any]:
             table.add_row(str(b), f"{one * 1e3:.1f}", *ratios)
         Console(width=120).print(table)
     return {"context": CONTEXT, "seconds": seconds}
-
-
-def pass_of(requests: int, width: int, each: int) -> ForwardBatch:
-    tables = [list(range(r * each, (r + 1) * each)) for r in range(requests)]
-    positions = torch.arange(CONTEXT, CONTEXT + width)
-    return ForwardBatch(
-        input_ids=torch.arange(requests * width) % 1000 + 5,
-        positions=positions.repeat(requests),
-        slot_mapping=torch.cat([table[0] * BLOCK + positions for table in tables]),
-        block_tables=tables,
-        ragged=RaggedBatch.from_counts([CONTEXT] * requests, [width] * requests),
-        logits_indices=torch.arange(requests * width),
-    )
 
 
 # --- the products alone ---------------------------------------------------------------------------

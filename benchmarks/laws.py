@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
 import random
 import sys
 from collections import Counter
@@ -40,6 +39,7 @@ from specedu.kernels import (
 from specedu.theory import adapters
 from specedu.theory.cells import block_cuts, match_cuts
 from specedu.theory.exact import joint_law, joint_laws
+from specedu.theory.gtest import GTest, g_test
 from specedu.theory.settings import PAIRS, Setting, fixed, grid, turning
 
 SIZES = [(v, k) for v in (2, 3, 4) for k in (1, 2, 3) if (v, k) != (4, 3)]
@@ -118,12 +118,10 @@ def wrong_winners(backend: str, logarithms: bool, n: int) -> int:
     return wrong
 
 
-def g_test(logarithms: bool, n: int) -> tuple[float, int]:
-    """Return the statistic of n seeded runs of the twin against the exact law, and its freedom."""
+def compared(logarithms: bool, n: int) -> GTest:
+    """Compare n seeded runs of the twin with the exact law."""
     p, q = PAIRS[3][0]
-    expected: dict[tuple[int, ...], Fraction] = {}
-    for cell in joint_law(verify_chain, fixed(p, q, 1)).cells:
-        expected[cell.run] = expected.get(cell.run, Fraction(0)) + cell.volume
+    expected = joint_law(verify_chain, fixed(p, q, 1)).runs()
     seeds, zero = torch.arange(n), torch.zeros(n, dtype=torch.int32)
     cuts = torch.tensor([float(q[0]), float(q[0] + q[1])], dtype=torch.float64)
     drafts = torch.bucketize(uniform(seeds, zero, zero, Purpose.DRAFT), cuts, right=True).int()
@@ -132,10 +130,7 @@ def g_test(logarithms: bool, n: int) -> tuple[float, int]:
     q_rows = torch.tensor([list(map(float, q))]).repeat(n, 1)
     coins = uniform(seeds, zero, zero, Purpose.ACCEPT)
     counts = Counter(race(rows, q_rows, drafts, coins, noise, "torch", logarithms))
-    if set(counts) - set(expected):
-        return math.inf, len(expected) - 1
-    g = sum(2 * c * math.log(c / (n * expected[run])) for run, c in counts.items())
-    return g, len(expected) - 1
+    return g_test(counts, expected)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,14 +162,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             wrong = wrong_winners(backend, logarithms, size)
             right &= wrong == 0
             print(f"{name}, {backend}: {wrong} of {size} runs differ from fractions")
-        g, freedom = g_test(logarithms, runs)
-        # Wilson and Hilferty's cube root of a chi-squared variable, near enough this far out.
-        spread = 2 / (9 * freedom)
-        z = ((g / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
-        chance = math.erfc(z / math.sqrt(2)) / 2
-        right &= chance > FALSE_ALARM
-        print(f"{name}: G = {g:.1f} with {freedom} degrees of freedom over {runs:,} runs, "
-              f"p = {chance:.3f}; a right rule is called wrong at {FALSE_ALARM:.0e}")  # fmt: skip
+        test = compared(logarithms, runs)
+        right &= test.p_value > FALSE_ALARM
+        print(f"{name}: G = {test.statistic:.1f} with {test.freedom} degrees of freedom over "
+              f"{runs:,} runs, p = {test.p_value:.3f}; a right rule is called wrong at "
+              f"{FALSE_ALARM:.0e}")  # fmt: skip
     return 0 if right else 1
 
 

@@ -1,10 +1,11 @@
-"""The command line: ``specedu generate | models | doctor | law``."""
+"""The command line: ``specedu generate | advise | sweep | models | doctor | law | exercise``."""
 
 from __future__ import annotations
 
 import argparse
 import functools
 import importlib
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -20,7 +21,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from specedu import generate
+from specedu.advise import command as advice
 from specedu.config import SamplingParams
+from specedu.grade import command as exercises
 from specedu.kernels import backend, verify_chain
 from specedu.llm import DTYPES, LLM
 from specedu.models.linear import int4_products, packing_works
@@ -35,6 +38,7 @@ from specedu.models.loading import (
     fetch,
     resolve,
 )
+from specedu.sweep import command as sweeping
 from specedu.theory.cells import Path, Rule, block_cuts, chain_cuts, match_cuts
 from specedu.theory.exact import JointLaw, joint_laws
 from specedu.theory.reference import Law
@@ -80,6 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     law.add_argument("--seed", type=int, default=0, help="of the random points (default: 0)")
     law.set_defaults(run=run_law)
     add_generate(commands)
+    add_advise(commands)
+    sweep = commands.add_parser("sweep", help="raise concurrency until speculation stops paying")
+    sweeping.add_arguments(sweep)
+    sweep.set_defaults(run=run_sweep)
+    exercise = commands.add_parser("exercise", help="find and fix what is wrong in a kernel")
+    exercises.add_arguments(exercise)
+    exercise.set_defaults(run=run_exercise)
     models = commands.add_parser("models", help="list the embedded models, and fetch them")
     models.add_argument("name", nargs="?", choices=list(EMBEDDED), help="fetch this one")
     models.set_defaults(run=run_models)
@@ -114,18 +125,7 @@ def add_generate(commands: Any) -> None:
         "generate", help="answer a prompt, every token marked by how it was decided"
     )
     command.add_argument("prompt", help="a user's message; with --raw the beginning of a text")
-    command.add_argument("--model", default=None, help=f"a name, a folder (default: {DEFAULT})")
-    command.add_argument("--dtype", default="float32", choices=list(DTYPES))
-    command.add_argument(
-        "--method",
-        default="ngram",
-        choices=["ngram", "draft_model", "int4", "early_exit", "none"],
-        help="draft_model: the model drafts for itself; int4: the same, its weights in four bits",
-    )
-    command.add_argument("--early-exit-layers", type=int, default=24, metavar="N")
-    command.add_argument("--num-spec-tokens", type=int, default=3, metavar="KAPPA")
-    command.add_argument("--prompt-lookup-min", type=int, default=2, metavar="N")
-    command.add_argument("--prompt-lookup-max", type=int, default=4, metavar="N")
+    add_pair(command, kappa=3, none=True)
     command.add_argument("--temp", type=float, default=0.0)
     command.add_argument("--output-len", type=int, default=128)
     command.add_argument("--seed", type=int, default=0)
@@ -134,8 +134,25 @@ def add_generate(commands: Any) -> None:
     command.set_defaults(run=run_generate)
 
 
-def run_generate(arguments: argparse.Namespace) -> int:
-    """Stream an answer, then print what speculation did for it."""
+def add_pair(command: argparse.ArgumentParser, kappa: int, none: bool = False) -> None:
+    """Add the arguments that choose a model and its draft."""
+    command.add_argument("--model", default=None, help=f"a name, a folder (default: {DEFAULT})")
+    command.add_argument("--dtype", default="float32", choices=list(DTYPES))
+    command.add_argument(
+        "--method",
+        default="ngram",
+        choices=["ngram", "draft_model", "int4", "early_exit", *(["none"] if none else [])],
+        help="draft_model: the model drafts for itself; int4: the same, its weights in four bits",
+    )
+    command.add_argument("--early-exit-layers", type=int, default=24, metavar="N")
+    command.add_argument("--num-spec-tokens", type=int, default=kappa, metavar="KAPPA",
+                         help=f"drafts a step (default: {kappa})")  # fmt: skip
+    command.add_argument("--prompt-lookup-min", type=int, default=2, metavar="N")
+    command.add_argument("--prompt-lookup-max", type=int, default=4, metavar="N")
+
+
+def speculative_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the ``speculative_config`` that the arguments of ``add_pair`` describe."""
     config = {"method": arguments.method, "num_speculative_tokens": arguments.num_spec_tokens}
     if arguments.method == "ngram":
         config["prompt_lookup_min"] = arguments.prompt_lookup_min
@@ -145,6 +162,12 @@ def run_generate(arguments: argparse.Namespace) -> int:
     else:
         quantization = "int4" if arguments.method == "int4" else None
         config |= {"method": "draft_model", "model": "self", "quantization": quantization}
+    return config
+
+
+def run_generate(arguments: argparse.Namespace) -> int:
+    """Stream an answer, then print what speculation did for it."""
+    config = speculative_settings(arguments)
     console = Console(highlight=False)
     try:
         params = SamplingParams(
@@ -170,6 +193,44 @@ def run_generate(arguments: argparse.Namespace) -> int:
         plain = generate.run(alone, ids, params)
     console.print(generate.table(drafted, plain, arguments.num_spec_tokens if settings else 0))
     return RIGHT
+
+
+def add_advise(commands: Any) -> None:
+    """Add the arguments of ``specedu advise``."""
+    command = commands.add_parser(
+        "advise",
+        help="measure whether, and with how many drafts, speculation pays",
+        description="Measure a pair on this machine in about two minutes and say what to do; or "
+        "read what a running server says of itself with --metrics.",
+    )
+    add_pair(command, kappa=7)
+    advice.add_arguments(command)
+    command.set_defaults(run=run_advise)
+
+
+def run_advise(arguments: argparse.Namespace) -> int:
+    """Print what was measured, or read, and what follows."""
+    try:
+        advice.run(arguments, speculative_settings(arguments))
+    except (ValueError, LoadingError, OSError) as error:
+        raise UsageError(str(error)) from error
+    return RIGHT
+
+
+def run_sweep(arguments: argparse.Namespace) -> int:
+    """Measure a grid and write its report; 1 where a cell failed."""
+    try:
+        return sweeping.run_command(arguments)
+    except sweeping.Mistakes as error:
+        raise UsageError(str(error)) from error
+
+
+def run_exercise(arguments: argparse.Namespace) -> int:
+    """List, write or check an exercise; 1 where a check does not pass."""
+    try:
+        return RIGHT if exercises.run(arguments) else WRONG
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
 
 
 def run_models(arguments: argparse.Namespace) -> int:
@@ -238,7 +299,19 @@ def abilities(kernels: bool) -> list[tuple[str, str]]:
         ("the real model", real_model(EMBEDDED[DEFAULT])),
         ("a draft in four bits", four_bits),
         ("packed products", ", ".join(packed) or "none, plain products serve"),
+        ("figures in a notebook", widgets()),
     ]
+
+
+def widgets() -> str:
+    """Return the versions of what the figures of a live notebook need, or what is missing."""
+    found = {}
+    for name in ("anywidget", "ipywidgets"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return f"no, pip install {name}"
+    return "yes, " + ", ".join(f"{name} {version}" for name, version in found.items())
 
 
 def real_model(model: Embedded) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from .rule import Rule
 from .runner import Runner
 from .sampling.coins import CoinSource, PhiloxCoins
 from .tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -208,6 +211,25 @@ class LLM:
             recorded=record,
         )
         self._count = 0
+        logger.info("%s", self.capacity)
+
+    @property
+    def capacity(self) -> str:
+        """What the cache holds, in words; logged when the engine starts.
+
+        Example:
+            >>> from specedu.models.toy import ContextModel
+            >>> LLM(ContextModel(4), {"method": "ngram", "num_speculative_tokens": 3}).capacity
+            'cache of 4096 tokens: 16.0 requests of 256 at once; a decode reserves 4 slots a step'
+        """
+        engine, config = self.engine, self.engine.scheduler.config
+        blocks = -(-config.max_model_len // engine.block_size)
+        slots = 1 + engine.runner.kappa + config.num_lookahead_tokens
+        return (
+            f"cache of {engine.pool.num_blocks * engine.block_size} tokens: "
+            f"{engine.pool.num_blocks / blocks:.1f} requests of {config.max_model_len} at once; "
+            f"a decode reserves {slots} slots a step"
+        )
 
     # --- generating -------------------------------------------------------------------------------
 
