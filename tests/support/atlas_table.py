@@ -1,11 +1,13 @@
 """The table bug-atlas row -> tests, or why not yet: made from the tests that exist, not typed.
 
-``make atlas`` prints it. A row without a test must need a part of the engine that does not exist
-yet; as soon as that part is there, the missing test is an error.
+``make atlas`` prints it, and below it the same of the property cases. A row without a test must
+need a part of the engine that does not exist yet; as soon as that part is there, the missing test
+is an error.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
@@ -15,13 +17,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ATLAS = ROOT / "tests" / "cases" / "atlas.json"
+PROPERTIES = ROOT / "tests" / "cases" / "properties.json"
+IN_TEST_ID = {ATLAS: r"atlas-(B\d+)", PROPERTIES: r"property-(D\d+)"}
 
 
-def rows() -> dict[str, dict[str, str]]:
+def rows(file: Path = ATLAS) -> dict[str, dict[str, str]]:
     """Return the rows: id -> section, kind and, where a part is missing, what it needs."""
-    return json.loads(ATLAS.read_text(encoding="utf-8"))["rows"]
+    return json.loads(file.read_text(encoding="utf-8"))["rows"]
 
 
+@functools.cache
 def collected() -> list[str]:
     """Return the id of every test."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
@@ -32,7 +37,7 @@ def collected() -> list[str]:
     return tests
 
 
-def tests_of(tests: Sequence[str]) -> dict[str, list[str]]:
+def tests_of(tests: Sequence[str], file: Path = ATLAS) -> dict[str, list[str]]:
     """Return, per row, the test functions that carry its id.
 
     Example:
@@ -41,7 +46,7 @@ def tests_of(tests: Sequence[str]) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for test in tests:
-        for row in re.findall(r"atlas-(B\d+)", test):
+        for row in re.findall(IN_TEST_ID[file], test):
             function = test.partition("[")[0]
             if function not in found.setdefault(row, []):
                 found[row].append(function)
@@ -65,24 +70,27 @@ def state(row: Mapping[str, str], tests: Sequence[str]) -> str:
     return "MISSING"
 
 
-def table() -> list[tuple[str, str, str, str]]:
+def table(file: Path = ATLAS) -> list[tuple[str, str, str, str]]:
     """Return (id, section, kind, state) of every row."""
-    found = tests_of(collected())
+    found = tests_of(collected(), file)
     return [
         (name, row["section"], row["kind"], state(row, found.get(name, [])))
-        for name, row in rows().items()
+        for name, row in rows(file).items()
     ]
 
 
 def main() -> int:
-    """Print the table in Markdown; return 1 if a test is missing."""
-    entries = table()
-    print("| row | section | kind | tests, or why not yet |\n|---|---|---|---|")
-    for entry in entries:
-        print("| " + " | ".join(entry) + " |")
-    tested = sum(not entry[3].startswith(("not yet", "MISSING")) for entry in entries)
-    print(f"\n{tested} of {len(entries)} rows are tested")
-    return int(any(entry[3] == "MISSING" for entry in entries))
+    """Print the tables in Markdown; return 1 if a test is missing."""
+    missing = False
+    for file in IN_TEST_ID:
+        entries = table(file)
+        print("| row | section | kind | tests, or why not yet |\n|---|---|---|---|")
+        for entry in entries:
+            print("| " + " | ".join(entry) + " |")
+        tested = sum(not entry[3].startswith(("not yet", "MISSING")) for entry in entries)
+        print(f"\n{tested} of {len(entries)} rows are tested\n")
+        missing |= any(entry[3] == "MISSING" for entry in entries)
+    return int(missing)
 
 
 if __name__ == "__main__":

@@ -38,3 +38,8 @@ def group(name: str) -> list[pytest.ParameterSet]:
 def atlas(row: str) -> pytest.MarkDecorator:
     """Put a bug-atlas id into a test's id; the test takes it as ``atlas_row``."""
     return pytest.mark.parametrize("atlas_row", [pytest.param(row, id=f"atlas-{row}")])
+
+
+def prop(row: str) -> pytest.MarkDecorator:
+    """Put the id of a property case into a test's id; the test takes it as ``property_row``."""
+    return pytest.mark.parametrize("property_row", [pytest.param(row, id=f"property-{row}")])
