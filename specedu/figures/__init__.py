@@ -14,6 +14,7 @@ from .regimes import Regimes
 from .roofline import Roofline
 from .speedup_explorer import SpeedupExplorer
 from .stack import Stack
+from .thresholds import Thresholds
 from .ties import Ties
 from .timeline import Timeline
 from .walker import Walker
@@ -29,6 +30,7 @@ __all__ = [
     "Roofline",
     "SpeedupExplorer",
     "Stack",
+    "Thresholds",
     "Ties",
     "Timeline",
     "Walker",

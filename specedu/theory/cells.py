@@ -394,9 +394,7 @@ class Box:
             self.points.append(tuple(point))
             self.owners.append(tuple(owner))
 
-    def settle(
-        self, runs: list[Text], asker: Asks, max_found_cuts: int = MAX_FOUND_CUTS
-    ) -> None:
+    def settle(self, runs: list[Text], asker: Asks, max_found_cuts: int = MAX_FOUND_CUTS) -> None:
         """Cut where the rule is seen to change, until no cell disagrees or the cuts run out."""
         while True:
             self.asked += len(runs)

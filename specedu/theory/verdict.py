@@ -91,9 +91,7 @@ def counter_example(
     return None
 
 
-def parting(
-    rule: Rule, law: JointLaw, contract: Contract = contract_run
-) -> CounterExample | None:
+def parting(rule: Rule, law: JointLaw, contract: Contract = contract_run) -> CounterExample | None:
     """Return the simplest coins at which a rule parts from the contract's; None if none is found.
 
     Every cell of the law is asked once; one in which the rule changes, also in both halves.
