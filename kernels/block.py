@@ -21,10 +21,10 @@ import torch
 from . import checks, contract
 from .backend import jit, pick, tile_width, tl
 from .contract import Verified
-from .draw import argmax_ids, argmax_run, block_sums, positive, total_mass
+from .draw import argmax_ids, argmax_run, block_sums, total_mass
 from .finish import final_id, final_rows, final_tokens, flags_or_none
-from .ratio import drafted_masses
-from .span import request_span
+from .ratio import drafted_masses, load_masses
+from .span import greedy_flag, onehot_flag, request_span
 
 
 def verify_block(
@@ -234,14 +234,8 @@ def _verify_block_kernel(
     q_rows = draft_probs + start.to(tl.int64) * q_stride
     out = token_ids + request.to(tl.int64) * (max_spec_len + 1)
 
-    is_greedy = 0
-    if HAS_GREEDY:
-        is_greedy = tl.load(greedy + request).to(tl.int32)
-    is_onehot = 1
-    if HAS_Q:
-        is_onehot = 0
-        if HAS_ONEHOT:
-            is_onehot = tl.load(onehot + request).to(tl.int32)
+    is_greedy = greedy_flag(greedy, request, HAS_GREEDY)
+    is_onehot = onehot_flag(onehot, request, HAS_Q, HAS_ONEHOT)
 
     accepted = 0
     final = 0
@@ -258,13 +252,8 @@ def _verify_block_kernel(
         while (going == 1) & (i < count):
             draft = tl.load(draft_token_ids + start + i)
             legal = (draft >= 0) & (draft < vocab)
-            row = i.to(tl.int64)
-            p = positive(tl.load(p_rows + row * p_stride + draft, mask=legal, other=0.0))
-            q = one
-            if is_onehot == 0:
-                q_entry = tl.load(q_rows + row * q_stride + draft, mask=legal, other=0.0)
-                q = positive(q_entry).to(tl.float64)
-            weighed = r * p.to(tl.float64)
+            p, q = load_masses(p_rows, q_rows, p_stride, q_stride, i, draft, legal, is_onehot)
+            weighed = r * p
             r = tl.where(weighed >= q, one, weighed / tl.where(q > 0.0, q, one))
             r = tl.where(p > 0.0, r, 0.0)  # an illegal id has p = 0
             i += 1

@@ -18,7 +18,7 @@ from .contract import Verified
 from .draw import argmax_run
 from .finish import final_id, final_rows, final_tokens, flags_or_none
 from .ratio import ratio_accepts, ratio_run
-from .span import request_span
+from .span import greedy_flag, onehot_flag, request_span
 
 
 def verify_chain(
@@ -196,14 +196,8 @@ def _verify_chain_kernel(
     q_rows = draft_probs + start.to(tl.int64) * q_stride
     out = token_ids + request.to(tl.int64) * (max_spec_len + 1)
 
-    is_greedy = 0
-    if HAS_GREEDY:
-        is_greedy = tl.load(greedy + request).to(tl.int32)
-    is_onehot = 1
-    if HAS_Q:
-        is_onehot = 0
-        if HAS_ONEHOT:
-            is_onehot = tl.load(onehot + request).to(tl.int32)
+    is_greedy = greedy_flag(greedy, request, HAS_GREEDY)
+    is_onehot = onehot_flag(onehot, request, HAS_Q, HAS_ONEHOT)
 
     accepted = 0
     final = 0

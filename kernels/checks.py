@@ -135,17 +135,38 @@ def check_draft_values(
 
 
 def check_mass(
-    name: str, probabilities: torch.Tensor, rows: torch.Tensor, emitted: torch.Tensor
+    name: str,
+    table: torch.Tensor,
+    rows: torch.Tensor,
+    emitted: torch.Tensor,
+    nothing: float = 0.0,
 ) -> None:
-    """Refuse a row without positive mass that an id came from: only there has the id none."""
-    empty = ~(probabilities[rows, emitted] > 0)
+    """Refuse a row of ``nothing`` that an id came from: only there has the emitted id none."""
+    empty = ~(table[rows, emitted] > nothing)
     if bool(empty.any()):
         row = int(rows[empty][0])
-        largest = probabilities[row].max().item()
+        largest = table[row].max().item()
         raise ValueError(
-            f"{name}[{row}]: largest entry {largest}, expected an entry above 0 in a row that a "
-            "token is drawn from"
+            f"{name}[{row}]: largest entry {largest}, expected an entry above {nothing:g} in a row "
+            "that a token is drawn from"
         )
+
+
+def check_final_mass(
+    name: str,
+    table: torch.Tensor,
+    cu_num_draft_tokens: torch.Tensor,
+    max_spec_len: int,
+    result: Verified,
+    nothing: float = 0.0,
+) -> None:
+    """Refuse a row of ``nothing`` that a request's final token came from."""
+    batch = len(cu_num_draft_tokens)
+    starts, _ = spans(cu_num_draft_tokens, len(table) - batch, max_spec_len)
+    request = torch.arange(batch, device=table.device)
+    accepted = result.num_accepted.long()
+    final = result.token_ids[request, accepted]
+    check_mass(name, table, starts + request + accepted, final, nothing)
 
 
 def check_coins(name: str, coins: torch.Tensor) -> None:
@@ -204,9 +225,5 @@ def checked_run(
         **more,
     )
     if checked:
-        starts, _ = spans(cu_num_draft_tokens, num_draft, max_spec_len)
-        request = torch.arange(batch, device=device)
-        accepted = result.num_accepted.long()
-        final = result.token_ids[request, accepted]
-        check_mass("target_probs", target_probs, starts + request + accepted, final)
+        check_final_mass("target_probs", target_probs, cu_num_draft_tokens, max_spec_len, result)
     return result

@@ -17,15 +17,18 @@ at 2f41c894e320), which keys its coins by seed and position; here the step is in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 
 from . import checks, contract
 from .backend import jit, pick, tile_width, tl
 from .coins import Purpose, exponential, philox_coin, philox_noise, uniform
 from .contract import Verified
-from .finish import final_rows
+from .finish import flags_or_none
 from .race import winner
-from .span import request_span
+from .span import onehot_flag, request_span
 
 SMALLEST_COIN = 2.0**-54  # what u = 0 counts as: below every other coin, with a finite logarithm
 
@@ -51,7 +54,8 @@ def verify_logspace(
 
     p and q are the softmax of the request's logits over its temperature, in float32 with sums and
     logarithms in float64. The final token is the argmax of mass over noise, as ``verify_race``'s.
-    NaN logits count as minus infinity; a row of minus infinities yields id 0.
+    NaN logits count as minus infinity; a row of minus infinities has no probability, and as a
+    target's row yields id 0.
 
     Args:
         target_logits: ``[num_draft + batch, vocab]``, float32, float16 or bfloat16, laid out as the
@@ -76,7 +80,8 @@ def verify_logspace(
         Verified: new tensors; the arguments are not written.
 
     Raises:
-        ValueError: an argument's shape, dtype, device, stride or (where checked) value is illegal.
+        ValueError: an argument's shape, dtype, device, stride or (where checked) value is illegal,
+            or (where checked) a token was to be drawn from a row of minus infinities.
         RuntimeError: ``backend="triton"`` cannot run here.
 
     Example:
@@ -112,7 +117,8 @@ def verify_logspace(
         checks.expect("noise", noise, torch.float32, (batch, vocab), device, "(batch, vocab)")
     if onehot is not None:
         checks.expect("onehot", onehot, torch.bool, (batch,), device, "(batch,)")
-    if checks.checks_values(check, device):
+    checked = checks.checks_values(check, device)
+    if checked:
         checks.check_draft_values(draft_token_ids, cu_num_draft_tokens, max_spec_len, vocab)
         legal = (temperature >= 0) & temperature.isfinite()
         checks.refuse("temperature", temperature, ~legal, "0 or a finite number above it")
@@ -124,7 +130,7 @@ def verify_logspace(
             wrong = ~((noise > 0) & noise.isfinite()).all(1) & (temperature > 0)
             checks.refuse("noise", noise.min(1).values, wrong, "every entry finite and above 0")
     run = {"torch": _verify_torch, "triton": _verify_triton}[pick(backend, device)]
-    return run(
+    result = run(
         target_logits,
         draft_logits,
         draft_token_ids,
@@ -138,6 +144,11 @@ def verify_logspace(
         noise,
         onehot,
     )
+    if checked:
+        checks.check_final_mass(
+            "target_logits", target_logits, cu_num_draft_tokens, max_spec_len, result, -torch.inf
+        )
+    return result
 
 
 # --- the twin -------------------------------------------------------------------------------------
@@ -157,54 +168,71 @@ def _verify_torch(
     noise: torch.Tensor | None,
     onehot: torch.Tensor | None,
 ) -> Verified:
+    """Walk request by request and row by row, as the kernel does: no copy of the whole table."""
     num_draft, batch = len(draft_token_ids), len(cu_num_draft_tokens)
     result = contract.blank(batch, max_spec_len, target_logits.device)
     if batch == 0:
         return result
-    nobody = torch.zeros(batch, dtype=torch.bool, device=target_logits.device)
-    onehot = ~nobody if draft_logits is None else nobody if onehot is None else onehot
+    _, onehot = flags_or_none(None, onehot, draft_logits, batch, target_logits.device)
     starts, counts = contract.spans(cu_num_draft_tokens, num_draft, max_spec_len)
-    request, place = contract.draft_places(starts, counts)
-    index = starts[request] + place
-    drafts = draft_token_ids[index].long()
-    legal = (drafts >= 0) & (drafts < target_logits.shape[1])
     if accept_coins is None:
+        request, place = contract.draft_places(starts, counts)
         keys = seeds[request], steps[request], positions[request] + place.int()
-        coins = uniform(*keys, Purpose.ACCEPT, backend="torch", check=False)
-    else:
-        coins = accept_coins[index]
-    log_u = coins.clamp_min(SMALLEST_COIN).log()
+        accept_coins = torch.zeros(num_draft, dtype=torch.float64, device=seeds.device)
+        accept_coins[starts[request] + place] = uniform(
+            *keys, Purpose.ACCEPT, backend="torch", check=False
+        )
+    log_u = accept_coins.clamp_min(SMALLEST_COIN).log()
 
-    accepted = torch.zeros_like(legal)
-    for i in range(len(index)):  # a row at a time: no copy of the whole table
-        r, row = int(request[i]), target_logits[int(index[i] + request[i])]
-        if temperature[r] == 0:
-            accepted[i] = drafts[i] == clean(row).argmax()
-        elif legal[i]:
-            log_p = log_mass(row, int(drafts[i]), temperature[r])
-            log_q = torch.zeros_like(log_p)
-            if not onehot[r]:
-                log_q = log_mass(draft_logits[int(index[i])], int(drafts[i]), temperature[r])
-            accepted[i] = log_u[i] + log_q < log_p
-    num_accepted = contract.leading_run(accepted, request, place, counts)
-
-    rows, q_rows, excluded = final_rows(draft_token_ids, starts, counts, num_accepted, onehot)
-    final = torch.zeros_like(rows)
+    num_accepted, final = torch.zeros_like(counts), torch.zeros_like(counts)
     for r in range(batch):
-        row = target_logits[int(rows[r])]
-        if temperature[r] == 0:
-            final[r] = clean(row).argmax()
+        start, heat = int(starts[r]), temperature[r]
+        drafts = draft_token_ids[start : start + int(counts[r])].tolist()
+        rows = target_logits[start + r : start + r + len(drafts) + 1]
+        if heat == 0:
+            num_accepted[r], final[r] = argmax_walk(rows, drafts)
             continue
+        q_rows = None if onehot[r] else draft_logits[start : start + len(drafts)]
+        accepted, p, q, excluded = log_walk(rows, q_rows, drafts, log_u[start:], heat)
         if noise is None:
             key = seeds[r : r + 1], steps[r : r + 1], positions[r : r + 1]
-            drawn = exponential(*key, len(row), backend="torch", check=False)[0]
+            drawn = exponential(*key, rows.shape[1], backend="torch", check=False)[0]
         else:
             drawn = noise[r]
-        q_row = int(q_rows[r])
-        q = None if q_row < 0 else law(draft_logits[q_row], temperature[r])
-        final[r] = winner(law(row, temperature[r]), q, int(excluded[r]), drawn)
+        num_accepted[r] = accepted
+        final[r] = winner(p.law(), None if q is None else q.law(), excluded, drawn)
     contract.write_run(result, draft_token_ids, starts, num_accepted, final)
     return result
+
+
+def argmax_walk(rows: torch.Tensor, drafts: Sequence[int]) -> tuple[int, int]:
+    """Return how many leading drafts are their row's argmax, and the argmax behind them."""
+    for i, row in enumerate(rows):
+        best = int(clean(row).argmax())
+        if i == len(drafts) or drafts[i] != best:
+            break
+    return i, best
+
+
+def log_walk(
+    rows: torch.Tensor,
+    q_rows: torch.Tensor | None,
+    drafts: Sequence[int],
+    log_u: torch.Tensor,
+    temperature: torch.Tensor,
+) -> tuple[int, Normalised, Normalised | None, int]:
+    """Test a request's drafts up to the first refusal; every row is normalised once.
+
+    Returns how many were accepted, the row behind them, the q row to subtract there (None: none),
+    and the id to mask (-1: none).
+    """
+    for i, draft in enumerate(drafts):
+        p = Normalised.of(rows[i], temperature)
+        q = None if q_rows is None else Normalised.of(q_rows[i], temperature)
+        legal = 0 <= draft < rows.shape[1]
+        if not legal or not log_u[i] + (0.0 if q is None else q.log(draft)) < p.log(draft):
+            return i, p, q, draft if q is None and legal else -1
+    return len(drafts), Normalised.of(rows[len(drafts)], temperature), None, -1
 
 
 def clean(logits: torch.Tensor) -> torch.Tensor:
@@ -212,26 +240,35 @@ def clean(logits: torch.Tensor) -> torch.Tensor:
     return logits.float().nan_to_num(-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
-def normaliser(
-    logits: torch.Tensor, temperature: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a row's largest logit, and the sum of exponentials over it in float64."""
-    row = clean(logits)
-    largest = row.max()
-    return largest, ((row - largest) / temperature).exp().nan_to_num(0.0).double().sum()
+class Normalised(NamedTuple):
+    """A row known by its scores over the largest, and the sum of their exponentials.
 
+    Attributes:
+        scores: float32 ``[vocab]``, at most 0; minus infinity where an id has no probability.
+        masses: their exponentials, float32.
+        total: the masses' sum, float64.
+    """
 
-def log_mass(logits: torch.Tensor, token: int, temperature: torch.Tensor) -> torch.Tensor:
-    """Return the logarithm of a token's probability, float64; minus infinity where it has none."""
-    largest, total = normaliser(logits, temperature)
-    own = (clean(logits[token]) - largest) / temperature
-    return own.double().nan_to_num(-torch.inf, neginf=-torch.inf) - total.log()
+    scores: torch.Tensor
+    masses: torch.Tensor
+    total: torch.Tensor
 
+    @classmethod
+    def of(cls, logits: torch.Tensor, temperature: torch.Tensor) -> Normalised:
+        """Normalise one row of logits."""
+        row = clean(logits)
+        scores = ((row - row.max()) / temperature).nan_to_num(-torch.inf, neginf=-torch.inf)
+        masses = scores.exp()
+        return cls(scores, masses, masses.double().sum())
 
-def law(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """Return a row's probabilities, float32."""
-    largest, total = normaliser(logits, temperature)
-    return ((clean(logits) - largest) / temperature).exp().nan_to_num(0.0) / total.float()
+    def log(self, token: int) -> torch.Tensor:
+        """Return the logarithm of an id's probability, float64; minus infinity without one."""
+        own = self.scores[token].double()
+        return own - self.total.log() if self.total > 0 else own
+
+    def law(self) -> torch.Tensor:
+        """Return the probabilities, float32; a row of nothing stays one."""
+        return self.masses / self.total.float() if self.total > 0 else self.masses
 
 
 # --- the kernel -----------------------------------------------------------------------------------
@@ -336,9 +373,8 @@ def row_normaliser(row, temperature, vocab, TILE: tl.constexpr):
 
 
 @jit
-def _log_mass(row, token, legal, temperature, vocab, TILE: tl.constexpr):
+def _log_mass(row, token, legal, largest, total, temperature):
     """Return the logarithm of a token's probability, float64."""
-    largest, total = row_normaliser(row, temperature, vocab, TILE)
     own = tl.load(row + token, mask=legal, other=float("-inf")).to(tl.float32)
     own = tl.where(own == own, own, float("-inf"))
     return ((own - largest) / temperature).to(tl.float64) - tl.log(total)
@@ -346,22 +382,19 @@ def _log_mass(row, token, legal, temperature, vocab, TILE: tl.constexpr):
 
 @jit
 def _race_logits(
-    p_row, q_row, q_ids, excluded, noise_row, temperature, seed, step, position, vocab,
-    HAS_NOISE: tl.constexpr, NOISE: tl.constexpr, TILE: tl.constexpr,
+    p_row, p_largest, p_total, q_row, q_largest, q_total, q_ids, excluded, noise_row, temperature,
+    seed, step, position, vocab, HAS_NOISE: tl.constexpr, NOISE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Return the best score of the race and its lowest id; q is subtracted where q_ids > 0."""
-    p_largest, p_total = row_normaliser(p_row, temperature, vocab, TILE)
-    q_largest = p_largest
-    q_total = p_total
-    if q_ids > 0:
-        q_largest, q_total = row_normaliser(q_row, temperature, vocab, TILE)
+    p_sum = tl.where(p_total > 0.0, p_total, 1.0).to(tl.float32)  # a row of nothing stays one
+    q_sum = tl.where(q_total > 0.0, q_total, 1.0).to(tl.float32)
     best = tl.full((), 0.0, tl.float32)
     best_id = 0
     for first in range(0, vocab, TILE):
         ids = first + tl.arange(0, TILE)
-        weights = _masses(p_row, ids, p_largest, temperature, vocab) / p_total.to(tl.float32)
+        weights = _masses(p_row, ids, p_largest, temperature, vocab) / p_sum
         if q_ids > 0:
-            q = _masses(q_row, ids, q_largest, temperature, vocab) / q_total.to(tl.float32)
+            q = _masses(q_row, ids, q_largest, temperature, vocab) / q_sum
             weights = tl.maximum(weights - q, 0.0)
         weights = tl.where((ids == excluded) | (ids >= vocab), 0.0, weights)
         if HAS_NOISE:
@@ -414,15 +447,15 @@ def _verify_logspace_kernel(
     seed = tl.load(seeds + request)
     step = tl.load(steps + request)
     position = tl.load(positions + request)
-    is_onehot = 1
-    if HAS_Q:
-        is_onehot = 0
-        if HAS_ONEHOT:
-            is_onehot = tl.load(onehot + request).to(tl.int32)
+    is_onehot = onehot_flag(onehot, request, HAS_Q, HAS_ONEHOT)
 
     accepted = 0
     refused = 0
     draft = -1
+    p_largest = tl.full((), 0.0, tl.float32)
+    p_total = tl.full((), 0.0, tl.float64)
+    q_largest = p_largest
+    q_total = p_total
     while (refused == 0) & (accepted < count):
         draft = tl.load(draft_token_ids + start + accepted)
         legal = (draft >= 0) & (draft < vocab)
@@ -437,10 +470,14 @@ def _verify_logspace_kernel(
             else:
                 coin = philox_coin(seed, step, position + accepted, ACCEPT)
             coin = tl.maximum(coin, 5.551115123125783e-17)  # 2**-54
-            log_p = _log_mass(p_rows + row * p_stride, draft, legal, temperature, vocab, TILE)
+            p_row = p_rows + row * p_stride
+            p_largest, p_total = row_normaliser(p_row, temperature, vocab, TILE)
+            log_p = _log_mass(p_row, draft, legal, p_largest, p_total, temperature)
             log_q = tl.full((), 0.0, tl.float64)
             if is_onehot == 0:
-                log_q = _log_mass(q_rows + row * q_stride, draft, legal, temperature, vocab, TILE)
+                q_row = q_rows + row * q_stride
+                q_largest, q_total = row_normaliser(q_row, temperature, vocab, TILE)
+                log_q = _log_mass(q_row, draft, legal, q_largest, q_total, temperature)
             kept = tl.where(legal & (tl.log(coin) + log_q < log_p), 1, 0)
         if kept == 1:
             tl.store(out + accepted, draft.to(tl.int64))
@@ -454,18 +491,20 @@ def _verify_logspace_kernel(
     if temperature == 0.0:
         final, _ = argmax_logit(p_row, vocab, TILE)
     else:
+        if refused == 0:  # else the test has just normalised the row
+            p_largest, p_total = row_normaliser(p_row, temperature, vocab, TILE)
         q_row = q_rows + row * q_stride
         noise_row = noise + request.to(tl.int64) * vocab
         q_ids = tl.where((refused == 1) & (is_onehot == 0), vocab, 0)
         excluded = tl.where((refused == 1) & (is_onehot == 1), draft, -1)
         best, final = _race_logits(
-            p_row, q_row, q_ids, excluded, noise_row, temperature, seed, step, position, vocab,
-            HAS_NOISE, NOISE, TILE,
+            p_row, p_largest, p_total, q_row, q_largest, q_total, q_ids, excluded, noise_row,
+            temperature, seed, step, position, vocab, HAS_NOISE, NOISE, TILE,
         )  # fmt: skip
         if best == 0.0:
             best, final = _race_logits(
-                p_row, q_row, q_ids * 0, -1, noise_row, temperature, seed, step, position, vocab,
-                HAS_NOISE, NOISE, TILE,
+                p_row, p_largest, p_total, q_row, q_largest, q_total, q_ids * 0, -1, noise_row,
+                temperature, seed, step, position, vocab, HAS_NOISE, NOISE, TILE,
             )  # fmt: skip
     tl.store(out + accepted, final.to(tl.int64))
     tl.store(num_accepted + request, accepted)

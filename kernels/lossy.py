@@ -16,10 +16,10 @@ import torch
 from . import checks, contract
 from .backend import jit, pick, tile_width, tl
 from .contract import Verified
-from .draw import argmax_id, argmax_ids, argmax_run, positive
+from .draw import argmax_id, argmax_ids, argmax_run
 from .finish import final_id, final_rows, final_tokens, flags_or_none
-from .ratio import drafted_masses
-from .span import request_span
+from .ratio import drafted_masses, load_masses
+from .span import greedy_flag, onehot_flag, request_span
 
 
 def verify_threshold(
@@ -291,14 +291,8 @@ def _verify_lossy_kernel(
     q_rows = draft_probs + start.to(tl.int64) * q_stride
     out = token_ids + request.to(tl.int64) * (max_spec_len + 1)
 
-    is_greedy = 0
-    if HAS_GREEDY:
-        is_greedy = tl.load(greedy + request).to(tl.int32)
-    is_onehot = 1
-    if HAS_Q:
-        is_onehot = 0
-        if HAS_ONEHOT:
-            is_onehot = tl.load(onehot + request).to(tl.int32)
+    is_greedy = greedy_flag(greedy, request, HAS_GREEDY)
+    is_onehot = onehot_flag(onehot, request, HAS_Q, HAS_ONEHOT)
     by_argmax = is_greedy
     if SYNTHETIC:
         by_argmax = is_greedy * 0
@@ -319,13 +313,9 @@ def _verify_lossy_kernel(
             if SYNTHETIC:
                 kept = legal & (coin < tl.load(settings + accepted))
             else:
-                row = accepted.to(tl.int64)
-                p = positive(tl.load(p_rows + row * p_stride + draft, mask=legal, other=0.0))
-                p = p.to(tl.float64)
-                q = tl.full((), 1.0, tl.float64)
-                if is_onehot == 0:
-                    q_entry = tl.load(q_rows + row * q_stride + draft, mask=legal, other=0.0)
-                    q = positive(q_entry).to(tl.float64)
+                p, q = load_masses(
+                    p_rows, q_rows, p_stride, q_stride, accepted, draft, legal, is_onehot
+                )
                 single = tl.load(settings)
                 acc = tl.load(settings + 1)
                 kept = legal & ((coin * q * acc < p) | (p >= single))

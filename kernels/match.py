@@ -20,7 +20,7 @@ from .backend import jit, pick, tile_width, tl
 from .contract import Verified
 from .draw import argmax_id, argmax_ids, draw_id, draw_ids, total_mass
 from .greedy import verify_greedy
-from .span import request_span
+from .span import greedy_flag, request_span
 
 
 def verify_match(
@@ -190,9 +190,7 @@ def _verify_match_kernel(
     start, count = request_span(cu, request, num_draft, max_spec_len)
     first_row = (start + request).to(tl.int64)
     out = token_ids + request.to(tl.int64) * (max_spec_len + 1)
-    is_greedy = 0
-    if HAS_GREEDY:
-        is_greedy = tl.load(greedy + request).to(tl.int32)
+    is_greedy = greedy_flag(greedy, request, HAS_GREEDY)
 
     accepted = 0
     matching = 1

@@ -52,7 +52,22 @@ def ratio_accepts(
     return accepted
 
 
-# --- the kernel's function ------------------------------------------------------------------------
+# --- the kernel's functions -----------------------------------------------------------------------
+
+
+@jit
+def load_masses(p_rows, q_rows, p_stride, q_stride, place, draft, legal, is_onehot):
+    """Return the p(x) and q(x) of the draft at ``place`` in float64; no id has 0, one-hot q is 1.
+
+    The device twin of ``drafted_masses``.
+    """
+    row = place.to(tl.int64)
+    p = positive(tl.load(p_rows + row * p_stride + draft, mask=legal, other=0.0))
+    q = tl.full((), 1.0, tl.float64)
+    if is_onehot == 0:
+        q_entry = tl.load(q_rows + row * q_stride + draft, mask=legal, other=0.0)
+        q = positive(q_entry).to(tl.float64)
+    return p.to(tl.float64), q
 
 
 @jit
@@ -64,14 +79,9 @@ def ratio_run(out, p_rows, q_rows, p_stride, q_stride, drafts, coins, count, is_
     while (refused == 0) & (accepted < count):
         draft = tl.load(drafts + accepted)
         legal = (draft >= 0) & (draft < vocab)
-        row = accepted.to(tl.int64)
-        p = positive(tl.load(p_rows + row * p_stride + draft, mask=legal, other=0.0))
-        q = tl.full((), 1.0, tl.float64)
-        if is_onehot == 0:
-            q_entry = tl.load(q_rows + row * q_stride + draft, mask=legal, other=0.0)
-            q = positive(q_entry).to(tl.float64)
+        p, q = load_masses(p_rows, q_rows, p_stride, q_stride, accepted, draft, legal, is_onehot)
         coin = tl.load(coins + accepted)
-        if coin * q < p.to(tl.float64):  # an illegal id has p = 0
+        if coin * q < p:  # an illegal id has p = 0
             tl.store(out + accepted, draft.to(tl.int64))
             accepted += 1
         else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GREEDY_BELOW = 1e-2  # a temperature between 0 and this overflows exp(logit / T) in float32
 METHODS = ("ngram", "draft_model", "early_exit", "custom")
 REJECTION_SAMPLE_METHODS = ("standard", "block", "match", "synthetic")
-SAMPLERS = ("chain", "race")
+SAMPLERS = ("chain", "race", "logspace")
 DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
 QUANTIZATIONS = ("int4",)
 PROMPT_LOOKUP_DEFAULT = 5  # vLLM's, where both ends of the range are left out
@@ -182,7 +182,8 @@ class SpeculativeConfig:
             one-hot drafts it gains nothing. ``synthetic`` accepts at given rates, whatever the
             text: for timing alone.
         sampler: the kernel of ``standard``: ``chain`` draws the last token by inverse CDF, ``race``
-            by a race of exponentials; the law is the same.
+            by a race of exponentials, ``logspace`` races too and compares logarithms; the law is
+            the same.
         accept_threshold_single: below 1, drafts that the target gives at least this much are
             accepted whatever their coin (``standard`` with ``chain``); the law is then not the
             target's.
@@ -267,6 +268,9 @@ class SpeculativeConfig:
                 )
         if self.num_speculative_tokens_per_batch_size is not None:
             check_batch_size_schedule(self.num_speculative_tokens_per_batch_size)
+            for i, (_, _, kappa) in enumerate(self.num_speculative_tokens_per_batch_size):
+                name = f"num_speculative_tokens_per_batch_size[{i}] kappa"
+                check_int(name, kappa, 0, self.num_speculative_tokens)
             schedule = tuple(tuple(entry) for entry in self.num_speculative_tokens_per_batch_size)
             object.__setattr__(self, "num_speculative_tokens_per_batch_size", schedule)
 
@@ -324,6 +328,26 @@ class SpeculativeConfig:
             refuse("prompt_lookup_min", low, f"at most prompt_lookup_max = {high}")
         object.__setattr__(self, "prompt_lookup_min", low)
         object.__setattr__(self, "prompt_lookup_max", high)
+
+    def draft_length(self, decodes: int) -> int:
+        """Return the drafts of a request, at most, with so many requests that decode.
+
+        Behind the schedule's last range its last length goes on.
+
+        Example:
+            >>> schedule = [(1, 4, 3), (5, 8, 1)]
+            >>> config = SpeculativeConfig(
+            ...     method="ngram",
+            ...     num_speculative_tokens=3,
+            ...     num_speculative_tokens_per_batch_size=schedule,
+            ... )
+            >>> [config.draft_length(decodes) for decodes in (1, 4, 5, 99)]
+            [3, 3, 1, 1]
+        """
+        schedule = self.num_speculative_tokens_per_batch_size
+        if schedule is None:
+            return self.num_speculative_tokens
+        return next((kappa for _, last, kappa in schedule if decodes <= last), schedule[-1][2])
 
     @classmethod
     def of(cls, settings: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:

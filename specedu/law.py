@@ -18,10 +18,10 @@ import torch
 
 from .config import SamplingParams
 from .draft.base import Draft, DraftTask, StatelessProposer
-from .kernels import Purpose
+from .kernels import Purpose, exponential
 from .llm import LLM
 from .models.toy import ProbingModel
-from .sampling.coins import CoinKey, CoinSource
+from .sampling.coins import CoinKey, CoinSource, key_columns
 from .theory.cells import Path, Point
 from .theory.reference import Law, Text
 from .theory.settings import Setting
@@ -164,7 +164,11 @@ class HandedIn(StatelessProposer):
 
 
 class HandedInCoins:
-    """Gives the coins of a question; a draft's coin lies in the middle of its id's bucket."""
+    """Gives the coins of a question; a draft's coin lies in the middle of its id's bucket.
+
+    A race has noise instead of a last coin: there the law of what is accepted can be asked, and the
+    last token compared between rules.
+    """
 
     def __init__(self, asker: EngineAsker) -> None:
         self.asker = asker
@@ -173,6 +177,12 @@ class HandedInCoins:
         """Return one coin a key."""
         values = [self._coin(key, purpose) for key in keys]
         return torch.tensor(values, dtype=torch.float64)
+
+    def noise(self, keys: Sequence[CoinKey], vocab: int) -> torch.Tensor:
+        """Return one row of noise a key, its own for every question; the law cannot cut it."""
+        seeds = torch.tensor([int(key.request_id) for key in keys])
+        _, steps, positions = key_columns(keys)
+        return exponential(seeds, steps, positions, vocab)
 
     def _coin(self, key: CoinKey, purpose: Purpose) -> float:
         path, point = self.asker.asked[key.request_id]

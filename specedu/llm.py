@@ -196,6 +196,7 @@ class LLM:
                 kappa,
                 backend,
                 rule,
+                self.speculative_config.draft_length if proposer else None,
             ),
             cache,
             SchedulerConfig(
@@ -463,12 +464,6 @@ def make_proposer(
     """
     if config is None:
         return None
-    if config.num_speculative_tokens_per_batch_size is not None:
-        refuse(
-            "num_speculative_tokens_per_batch_size",
-            config.num_speculative_tokens_per_batch_size,
-            "None: draft lengths by batch size are not served yet",
-        )
     if config.method == "ngram":
         return NgramProposer(
             config.prompt_lookup_min, config.prompt_lookup_max, config.prompt_lookup_latest

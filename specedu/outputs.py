@@ -12,6 +12,19 @@ from typing import NamedTuple
 from .request import Request
 
 Decode = Callable[[Sequence[int]], str]
+Ends = int | tuple[int, ...] | None  # a chat model often ends a turn and a text by different ids
+
+
+def end_ids(eos_token_id: Ends) -> tuple[int, ...]:
+    """Return the ids that end a text, of a model that names one, several or none.
+
+    Example:
+        >>> end_ids(3), end_ids((3, 5)), end_ids(None)
+        ((3,), (3, 5), ())
+    """
+    if eos_token_id is None:
+        return ()
+    return (eos_token_id,) if isinstance(eos_token_id, int) else eos_token_id
 
 
 class Delivery(NamedTuple):
@@ -32,7 +45,7 @@ def deliver(
     request: Request,
     run: Sequence[int],
     *,
-    eos_token_id: int | None,
+    eos_token_id: Ends,
     max_model_len: int,
     decode: Decode | None = None,
 ) -> Delivery:
@@ -45,7 +58,7 @@ def deliver(
     Args:
         request: its ``token_ids`` and ``text`` grow, nothing else is written.
         run: the emitted ids.
-        eos_token_id: the id that ends a text, or None.
+        eos_token_id: the id that ends a text, several, or None.
         max_model_len: tokens of prompt and output at most.
         decode: gives the text that ids add; without it there is no text and no stop string.
     """
@@ -61,12 +74,12 @@ def deliver(
 
 
 def _ends_at(
-    request: Request, token: int, eos_token_id: int | None, decode: Decode | None
+    request: Request, token: int, eos_token_id: Ends, decode: Decode | None
 ) -> tuple[int | str | None] | None:
     """Return (stop reason,) where the request's newest token stops it, else None."""
     params, known = request.params, len(request.text)
     early = request.num_output_tokens < params.min_tokens
-    if token == eos_token_id and not params.ignore_eos and not early:
+    if token in end_ids(eos_token_id) and not params.ignore_eos and not early:
         return (None,)  # it ends the text and is no part of it
     if decode is not None:
         request.text += decode([token])
@@ -93,7 +106,7 @@ def _stop_string(request: Request, known: int) -> tuple[str] | None:
     return (word,)
 
 
-def banned_ids(request: Request, place: int, eos_token_id: int | None) -> list[int]:
+def banned_ids(request: Request, place: int, eos_token_id: Ends) -> list[int]:
     """Return the ids that may not be emitted at ``place`` of the output: the stops, if too early.
 
     Example:
@@ -108,4 +121,4 @@ def banned_ids(request: Request, place: int, eos_token_id: int | None) -> list[i
     if place >= request.params.min_tokens:
         return []
     ids = list(request.params.stop_token_ids)
-    return ids if eos_token_id is None or request.params.ignore_eos else [*ids, eos_token_id]
+    return ids if request.params.ignore_eos else [*ids, *end_ids(eos_token_id)]

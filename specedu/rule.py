@@ -19,7 +19,7 @@ class Rule:
 
     Attributes:
         method: ``standard``, ``block``, ``match`` or ``synthetic``.
-        sampler: what ``standard`` draws the last token with, ``chain`` or ``race``.
+        sampler: what ``standard`` draws the last token with, ``chain``, ``race`` or ``logspace``.
         threshold_single: ``accept_threshold_single``; 1 leaves the rule exact.
         threshold_acc: ``accept_threshold_acc``; 1 leaves the rule exact.
         rates: of ``synthetic``, the conditional rate of each place.
@@ -53,7 +53,7 @@ class Rule:
         )
 
     def function(self, max_spec_len: int, device: torch.device) -> Callable[..., Verified]:
-        """Return the kernel's function for a launch of that width; not of ``match`` or a race."""
+        """Return the function of a rule that draws with coins, for a launch of that width."""
         if self.method == "block":
             return verify_block
         if self.method == "synthetic":

@@ -7,7 +7,7 @@ tells it how many tokens of which request; it tells the scheduler how many draft
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,13 +15,20 @@ import torch
 
 from .draft.base import NO_DRAFT, Draft, DraftTask, Proposer
 from .draft_rows import model_input_ids
-from .kernels import Purpose, Verified, verify_greedy, verify_match, verify_race
+from .kernels import (
+    Purpose,
+    Verified,
+    verify_greedy,
+    verify_logspace,
+    verify_match,
+    verify_race,
+)
 from .models.base import ForwardBatch, Model
 from .outputs import banned_ids
 from .ragged import RaggedBatch, SpecDecodeMetadata
 from .request import Request
 from .rule import Rule
-from .sampling.coins import CoinKey, CoinSource
+from .sampling.coins import CoinKey, CoinSource, PhiloxCoins, key_columns
 from .sampling.transforms import allowed, probabilities
 from .scheduler import Plan, Scheduled
 
@@ -126,6 +133,7 @@ class Runner:
         coins: where every coin comes from.
         recorded: whether a verify of greedy requests alone makes laws and coins too, to be seen.
         seen: the tensors of the last verify; None where it made no laws.
+        draft_length: drafts of each request, at most, by the number of requests that decode.
     """
 
     def __init__(
@@ -138,12 +146,14 @@ class Runner:
         num_speculative_tokens: int = 0,
         backend: str | None = None,
         rule: Rule | None = None,
+        draft_length: Callable[[int], int] | None = None,
     ) -> None:
         self.model = model
         self.cache: Any = model.make_cache(num_blocks, block_size)
         self.coins = coins
         self.proposer = proposer
         self.kappa = num_speculative_tokens
+        self.draft_length = draft_length or (lambda decodes: num_speculative_tokens)
         self.backend = backend
         self.rule = rule or Rule()
         self.recorded = True
@@ -244,16 +254,18 @@ class Runner:
         accept_keys = [coin_key(part.request, i) for part in parts for i in range(part.num_drafts)]
         accept_coins = self.coins.coins(accept_keys, Purpose.ACCEPT)
         final_keys = [coin_key(part.request, 0) for part in parts]
-        racing = self.rule.sampler == "race"
-        if racing:
-            verify, last = verify_race, self.coins.noise(final_keys, p.shape[1])
-            final_coins = torch.full((len(parts),), math.nan, dtype=torch.float64)  # there is none
-        else:
-            verify = self.rule.function(metadata.max_spec_len, p.device)
-            last = final_coins = self.coins.coins(final_keys, Purpose.FINAL)
         onehot = [draft.probs is None for draft in drafts]
         q = self._stack(drafts, p)
+        final_coins = torch.full((len(parts),), math.nan, dtype=torch.float64)  # none in a race
+        if self.rule.sampler == "chain":
+            final_coins = self.coins.coins(final_keys, Purpose.FINAL)
         self.seen = Seen(p, q, onehot, metadata, accept_coins, final_coins)
+        if self.rule.sampler == "logspace":
+            return self._test_logarithms(parts, self.seen, final_keys)
+        if self.rule.sampler == "race":
+            verify, last = verify_race, self.coins.noise(final_keys, p.shape[1])
+        else:
+            verify, last = self.rule.function(metadata.max_spec_len, p.device), final_coins
         return verify(
             p,
             q,
@@ -264,6 +276,34 @@ class Runner:
             max_spec_len=metadata.max_spec_len,
             greedy=greedy_flags(parts, p),
             onehot=None if q is None else torch.tensor(onehot, device=p.device),
+            backend=self.backend,
+        )
+
+    def _test_logarithms(
+        self, parts: Sequence[Scheduled], seen: Seen, keys: Sequence[CoinKey]
+    ) -> Verified:
+        """Verify in logarithms: ``log p`` and ``log q`` are logits of those very laws.
+
+        Temperature, filters and bans are in p already, so the rule is told temperature 1, or 0 of a
+        greedy request. The model's own logits are never handed in, not even where temperature is
+        all there is: a request's numbers must not depend on its company, and a draft keeps its law
+        as probabilities. The kernel makes the noise that the engine's own coins would give.
+        """
+        p, q, metadata = seen.p, seen.q, seen.metadata
+        noise = None
+        if not isinstance(self.coins, PhiloxCoins):
+            noise = self.coins.noise(keys, p.shape[1]).to(p.device)
+        return verify_logspace(
+            p.log(),
+            None if q is None else q.log(),
+            metadata.draft_token_ids,
+            metadata.cu_num_draft_tokens[: len(parts)],
+            (~greedy_flags(parts, p)).float(),
+            *(column.to(p.device) for column in key_columns(keys)),
+            max_spec_len=metadata.max_spec_len,
+            accept_coins=seen.accept_coins.to(p.device),
+            noise=noise,
+            onehot=None if q is None else torch.tensor(seen.onehot, device=p.device),
             backend=self.backend,
         )
 
@@ -316,6 +356,7 @@ class Runner:
 
         A draft never reaches past the context: the request's last token may be the last place. It
         is not shortened for ``max_tokens``, so that a shorter limit gives a prefix of the output.
+        Where lengths go by the batch, requests that decode are counted, and no prompts.
 
         Raises:
             ValueError: the proposer returned something illegal.
@@ -323,9 +364,12 @@ class Runner:
         if self.proposer is None:
             return []
         tasks, requests = [], []
-        for request in running:
-            limit = min(self.kappa, max_model_len - request.num_tokens - 1)
-            if request.decoding and limit > 0 and request.request_id not in self.drafts:
+        decoding = [request for request in running if request.decoding]
+        kappa = self.draft_length(len(decoding))
+        for request in decoding:
+            request.draft_length_varied |= kappa < self.kappa
+            limit = min(kappa, max_model_len - request.num_tokens - 1)
+            if limit > 0 and request.request_id not in self.drafts:
                 requests.append(request)
                 tasks.append(draft_task(request, limit))
         made = self.proposer.propose(tasks, self.coins) if tasks else []

@@ -26,6 +26,7 @@ from .config import SamplingParams
 from .draft.base import Draft
 from .kernels import Purpose, verify_chain
 from .models.base import ForwardBatch, Model
+from .outputs import end_ids
 from .ragged import RaggedBatch
 from .sampling.coins import CoinKey, CoinSource, PhiloxCoins
 from .sampling.transforms import probabilities
@@ -66,6 +67,7 @@ def generate_single(
     text, computed, step = list(prompt_token_ids), 0, 0
     limit = min(len(text) + params.max_tokens, model.max_model_len)
 
+    ends = end_ids(model.eos_token_id)
     while len(text) < limit:
         # 1. Draft. The first step has no drafts: it takes in the prompt.
         room = model.max_model_len - len(text) - 1
@@ -104,7 +106,7 @@ def generate_single(
         accepted = int(result.num_accepted[0])
         for token in result.token_ids[0, : accepted + 1].tolist():
             text.append(token)
-            if len(text) == limit or (token == model.eos_token_id and not params.ignore_eos):
+            if len(text) == limit or (token in ends and not params.ignore_eos):
                 return text[len(prompt_token_ids) :]
         computed, step = len(text) - 1, step + 1
     return text[len(prompt_token_ids) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 from pathlib import Path
 
@@ -202,6 +203,21 @@ def test_the_doctor_knows_whether_the_real_model_is_there(
     assert cli.real_model(model) == f"yes, converted at first use from {model.wheel}"
     (cache / model.name).mkdir()
     assert cli.real_model(model) == "yes, cached"
+
+
+def test_the_doctor_tells_the_versions_that_figures_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"anywidget": "0.11.0", "ipywidgets": "8.1.9"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert cli.widgets() == "yes, anywidget 0.11.0, ipywidgets 8.1.9"
+    assert dict(cli.abilities(kernels=True))["figures in a notebook"] == cli.widgets()
+    del versions["ipywidgets"]
+    assert cli.widgets() == "no, pip install ipywidgets"
 
 
 def test_the_doctor_tells_what_this_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

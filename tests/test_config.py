@@ -139,7 +139,14 @@ def test_one_stop_string_is_a_list_of_one() -> None:
             id="rule",
         ),
         pytest.param(
-            {"sampler": "alias"}, r"sampler: 'alias', expected one of chain, race", id="kernel"
+            {"sampler": "alias"},
+            r"sampler: 'alias', expected one of chain, race, logspace",
+            id="kernel",
+        ),
+        pytest.param(
+            {"sampler": "logspace", "rejection_sample_method": "match"},
+            r"sampler: 'logspace', expected 'chain' with rejection_sample_method 'match'",
+            id="kernel-of-another-rule",
         ),
         pytest.param(
             {"prompt_lookup_latest": "no"}, r"prompt_lookup_latest: 'no', expected", id="flag"

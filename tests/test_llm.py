@@ -202,8 +202,8 @@ def test_as_many_settings_as_prompts() -> None:
         ),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 1,
-                                    "num_speculative_tokens_per_batch_size": [(1, 8, 1)]}},
-            "not served yet",
+                                    "num_speculative_tokens_per_batch_size": [(1, 8, 2)]}},
+            r"size\[0\] kappa: 2, expected an int in \[0, 1\]",
         ),
         (
             {"speculative_config": {"method": "draft_model", "num_speculative_tokens": 1,

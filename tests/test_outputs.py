@@ -34,7 +34,7 @@ def request_of(output: Sequence[int] = (), **params: Any) -> Request:
 def deliver_run(
     request: Request,
     run: Sequence[int],
-    eos_token_id: int | None = EOS,
+    eos_token_id: int | tuple[int, ...] | None = EOS,
     max_model_len: int = 1000,
     pieces: dict[int, str] | None = None,
 ) -> Delivery:
@@ -67,14 +67,18 @@ class Scripted(StatelessProposer):
         return [Draft(self.drafts.get(task.step, [])[: task.limit]) for task in tasks]
 
 
-def counting(vocab: int, eos: int | None = None) -> TableModel:
+def counting(vocab: int, eos: int | tuple[int, ...] | None = None) -> TableModel:
     """Return the model that counts upwards, from 0 on again behind its last id."""
     rows = [" ".join(str(int(t == (i + 1) % vocab)) for t in range(vocab)) for i in range(vocab)]
     return TableModel([law_of(row) for row in rows], eos_token_id=eos)
 
 
 def count_from(
-    first: int, *drafts: list[int], kappa: int, eos: int | None = None, **params: Any
+    first: int,
+    *drafts: list[int],
+    kappa: int,
+    eos: int | tuple[int, ...] | None = None,
+    **params: Any,
 ) -> RequestOutput:
     """Let the counting model of 10 ids go on behind ``first``, under scripted drafts."""
     config = {
@@ -329,6 +333,35 @@ def test_without_a_tokenizer_there_is_no_text() -> None:
     request = request_of()
     deliver_run(request, [5, 6])
     assert request.text == ""
+
+
+# --- several end-of-text ids ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", [[5, 3, 5], [5, EOS, 5]])
+def test_any_of_several_end_ids_ends_the_text(run: list[int]) -> None:
+    request = request_of()
+    delivery = deliver_run(request, run, (3, EOS), pieces={3: "<3>", 5: "a", EOS: "<eos>"})
+    assert delivery == Delivery(2, "stop", None)
+    assert request.text == "a"
+
+
+def test_ignoring_the_end_ignores_all_of_them() -> None:
+    request = request_of(ignore_eos=True)
+    assert deliver_run(request, [3, EOS, 5], (3, EOS)) == Delivery(3)
+    assert banned_ids(request_of(ignore_eos=True, min_tokens=1), 0, (3, EOS)) == []
+
+
+def test_every_end_id_is_banned_where_it_would_be_too_early() -> None:
+    request = request_of(min_tokens=2, stop_token_ids=[5])
+    assert banned_ids(request, 1, (3, EOS)) == [5, 3, EOS]
+    assert banned_ids(request, 2, (3, EOS)) == []
+
+
+def test_the_second_end_id_ends_an_accepted_run() -> None:
+    [completion] = count_from(1, [3, 4, 5, 6], kappa=4, eos=(9, 4)).outputs
+    assert completion.token_ids == [2, 3, 4]
+    assert (completion.finish_reason, completion.stop_reason) == ("stop", None)
 
 
 # --- min_tokens -----------------------------------------------------------------------------------

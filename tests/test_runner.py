@@ -292,6 +292,123 @@ def test_a_proposer_that_never_proposes_changes_nothing(atlas_row: str) -> None:
     assert [o.outputs[0].token_ids for o in ours] == [o.outputs[0].token_ids for o in plain]
 
 
+# Every way in which a request's drafts can be verified exactly.
+EVERY_RULE = [
+    pytest.param({"sampler": sampler}, id=sampler) for sampler in ("chain", "race", "logspace")
+] + [pytest.param({"rejection_sample_method": rule}, id=rule) for rule in ("block", "match")]
+
+
+def emitted_by(
+    certain: Sequence[int], drafts: Sequence[int], settings: dict[str, Any], **params: Any
+) -> tuple[list[int], int]:
+    """Return what one verify emits where the target is certain of one id a place, and accepts."""
+    vocab = 1 + max(*certain, *drafts)
+    ids = [0, *certain]  # the first token comes without drafts
+
+    def target(text: Text) -> Law:
+        wanted = ids[min(len(text) - 1, len(ids) - 1)]
+        return law_of(" ".join(str(int(token == wanted)) for token in range(vocab)))
+
+    config = {
+        "method": "custom",
+        "proposer": Scripted(drafts),
+        "num_speculative_tokens": len(drafts),
+        **settings,
+    }
+    llm = LLM(ProbingModel(target, vocab), config, audit=True, poison=True, record=True)
+    llm.generate([[0]], SamplingParams(max_tokens=2, seed=3, **params))
+    [verify] = llm.engine.records[1].verifies
+    return verify.emitted, verify.num_accepted
+
+
+@pytest.mark.parametrize("settings", EVERY_RULE)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("case", cases("R02", "R03"))
+def test_placeholders_yield_the_targets_token_through_the_engine(
+    case: dict[str, Any], temperature: float, settings: dict[str, Any]
+) -> None:
+    given = case["input"]
+    emitted, accepted = emitted_by(
+        [*given["recovered"], 1], given["drafts"], settings, temperature=temperature
+    )
+    assert emitted == [token for token in case["expect"]["output"] if token != -1]
+    assert accepted == 0
+
+
+@pytest.mark.parametrize("settings", EVERY_RULE)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("case", cases("R10"))
+def test_peaked_rows_accept_to_the_first_disagreement_through_the_engine(
+    case: dict[str, Any], temperature: float, settings: dict[str, Any]
+) -> None:
+    given = case["input"]
+    emitted, accepted = emitted_by(
+        [*given["target_peaks"], 0], given["drafts"], settings, temperature=temperature
+    )
+    assert emitted == case["expect"]["output"]
+    assert accepted == case["expect"]["n_matches"]
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_a_row_of_zeros_beside_a_placeholder_is_no_law_in_logarithms(backend: str) -> None:
+    """A sampled request's -1 that was decided before its id was drawn: the last token is p's."""
+
+    class Withdrawn(StatelessProposer):
+        def propose(self, tasks: Sequence[DraftTask], coins: CoinSource) -> list[Draft]:
+            return [Draft([-1], torch.zeros(1, 3)) for _ in tasks]
+
+    model = TableModel([law_of("0 0 1")] * 3)
+    config = {"method": "custom", "proposer": Withdrawn(), "num_speculative_tokens": 1,
+              "sampler": "logspace"}  # fmt: skip
+    llm = LLM(model, config, audit=True, backend=backend)
+    [output] = llm.generate([[0]], SamplingParams(max_tokens=4, seed=0))
+    assert output.outputs[0].token_ids == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("sampler", ["race", "logspace"])
+def test_a_request_that_races_says_the_same_alone_and_in_company(sampler: str) -> None:
+    """Filters, bans, a greedy request and one-hot drafts beside each other."""
+    params = [
+        SamplingParams(temperature=0, max_tokens=9),
+        SamplingParams(temperature=0.7, top_k=2, max_tokens=9, seed=1),
+        SamplingParams(min_tokens=5, stop_token_ids=[1], max_tokens=9, seed=2),
+        SamplingParams(top_p=0.9, max_tokens=9, seed=3),
+    ]
+    draft = TableModel([law_of("1/2 1/4 1/8 1/8")] * VOCAB)
+    settings = {"method": "draft_model", "model": draft, "num_speculative_tokens": 3,
+                "draft_sample_method": "probabilistic", "sampler": sampler}  # fmt: skip
+
+    def texts(asked: Sequence[SamplingParams], **options: Any) -> list[list[int]]:
+        llm = LLM(ContextModel(VOCAB), settings, audit=True, **options)
+        outputs = llm.generate([[0, 1]] * len(asked), list(asked))
+        return [output.outputs[0].token_ids for output in outputs]
+
+    together = texts(params)
+    assert together == [texts([one], record=True)[0] for one in params]
+    assert together == texts(params, max_num_batched_tokens=16, max_num_seqs=2)
+    greedy = LLM(ContextModel(VOCAB)).generate([0, 1], params[0])
+    assert together[0] == greedy[0].outputs[0].token_ids
+
+
+def test_logspace_makes_the_noise_that_the_engines_coins_give() -> None:
+    """The same noise made inside the kernel and handed to it."""
+
+    class Handed:
+        """The engine's coins, from a source that the runner does not know."""
+
+        def __init__(self) -> None:
+            self.inner = PhiloxCoins()
+            self.coins, self.noise = self.inner.coins, self.inner.noise
+
+    config = {"method": "ngram", "num_speculative_tokens": 2, "sampler": "logspace",
+              "prompt_lookup_min": 1, "prompt_lookup_max": 2}  # fmt: skip
+    prompts, params = [[0, 1, 0, 1]] * 4, [SamplingParams(max_tokens=12, seed=i) for i in range(4)]
+    inside = LLM(ContextModel(VOCAB), config, audit=True).generate(prompts, params)
+    handed = LLM(ContextModel(VOCAB), config, audit=True, coins=Handed()).generate(prompts, params)
+    assert [o.outputs[0].token_ids for o in inside] == [o.outputs[0].token_ids for o in handed]
+    assert sum(o.metrics.num_draft_tokens for o in inside) > 0
+
+
 # --- what the model is fed ------------------------------------------------------------------------
 
 

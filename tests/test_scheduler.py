@@ -265,6 +265,68 @@ def test_only_an_output_whose_draft_was_trimmed_says_that_its_length_varied() ->
     assert not alone.outputs[0].draft_length_varied
 
 
+# --- draft lengths by batch size ------------------------------------------------------------------
+
+
+def by_batch(schedule: list[tuple[int, int, int]], **settings: Any) -> LLM:
+    config = {
+        "method": "custom",
+        "proposer": Scripted([0] * 3),
+        "num_speculative_tokens": 3,
+        "num_speculative_tokens_per_batch_size": schedule,
+    }
+    return LLM(ContextModel(VOCAB), config, audit=True, **settings)
+
+
+def lengths_seen(llm: LLM, names: Sequence[str], prompts: Sequence[Sequence[int]]) -> list[set]:
+    """Return the draft lengths of every step in which the requests, all prompts computed, ran."""
+    engine, seen = llm.engine, []
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    requests = [
+        engine.add_request(name, list(prompt), params, i)
+        for i, (name, prompt) in enumerate(zip(names, prompts, strict=True))
+    ]
+    while engine.has_unfinished():
+        engine.step()
+        running = [r for r in requests if r.decoding and not r.finished]
+        seen.append({r.num_draft_tokens for r in running})
+    return seen
+
+
+@atlas("B155")
+def test_draft_lengths_go_by_the_requests_that_decode_and_not_by_prompts(atlas_row: str) -> None:
+    llm = by_batch([(1, 2, 2), (3, 64, 0)], max_num_batched_tokens=7, max_num_seqs=5)
+    engine, params = llm.engine, SamplingParams(max_tokens=40, ignore_eos=True)
+    decodes = [engine.add_request(name, [0], params, 0) for name in "ab"]
+    while not all(request.decoding for request in decodes):
+        engine.step()
+    prompts = [engine.add_request(name, [1] * 40, params, 0) for name in "cde"]
+    engine.step()
+    assert not any(request.decoding for request in prompts)
+    assert any(request.num_computed_tokens for request in prompts)
+    assert [request.num_draft_tokens for request in decodes] == [2, 2]
+
+
+def test_every_request_drafts_what_the_schedule_says() -> None:
+    seen = lengths_seen(by_batch([(1, 1, 3), (2, 2, 1), (3, 3, 0)]), "abc", [[0], [1], [2]])
+    assert {0} in seen[:-1] and seen[0] == {0}  # three at once draft nothing
+
+
+def test_behind_the_last_range_its_length_goes_on() -> None:
+    seen = lengths_seen(by_batch([(1, 1, 3), (2, 2, 1)]), "abc", [[0], [1], [2]])
+    assert seen[0] == {1}
+
+
+def test_a_schedule_keeps_the_law_and_tells_that_lengths_varied() -> None:
+    params = SamplingParams(max_tokens=6, temperature=0)
+    outputs = by_batch([(1, 1, 3), (2, 8, 1)]).generate([[0], [1]], params)
+    plain = LLM(ContextModel(VOCAB)).generate([[0], [1]], params)
+    assert [o.outputs[0].token_ids for o in outputs] == [p.outputs[0].token_ids for p in plain]
+    assert all(output.outputs[0].draft_length_varied for output in outputs)
+    [alone] = by_batch([(1, 1, 3), (2, 8, 1)]).generate([[0]], params)
+    assert not alone.outputs[0].draft_length_varied
+
+
 # --- who runs -------------------------------------------------------------------------------------
 
 

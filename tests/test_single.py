@@ -42,8 +42,9 @@ def test_the_loop_ends_with_the_context() -> None:
     assert len(output) == 40 - 2
 
 
-def test_the_loop_ends_at_the_end_of_the_text() -> None:
-    model = ContextModel(3, max_model_len=64, eos_token_id=2)
+@pytest.mark.parametrize("ends", [2, (7, 2)])
+def test_the_loop_ends_at_the_end_of_the_text(ends: int | tuple[int, ...]) -> None:
+    model = ContextModel(3, max_model_len=64, eos_token_id=ends)
     params = SamplingParams(max_tokens=50, seed=3)
     output = generate_single(model, [0], params, lambda text, step: Draft([2, 2]))
     assert output.index(2) == len(output) - 1 < 49

@@ -103,13 +103,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _kernel(
         "inclusive-test", "ratio.py",
-        "if coin * q < p.to(tl.float64):", "if coin * q <= p.to(tl.float64):",
+        "if coin * q < p:", "if coin * q <= p:",
         "a coin of 0 accepts an id without probability (atlas B06)",
         f"{CHAIN}::test_a_coin_of_zero_accepts_nothing_without_probability",
     ),
     _kernel(
         "ratio-in-float32", "ratio.py",
-        "if coin * q < p.to(tl.float64):", "if (coin * q).to(tl.float32) < p:",
+        "if coin * q < p:", "if (coin * q).to(tl.float32) < p.to(tl.float32):",
         "coins near the border fall on the wrong side of it",
         f"{CHAIN}::test_the_comparison_is_made_in_float64",
     ),
@@ -372,8 +372,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _twin(
         "temperature-not-applied-to-q", "logspace.py",
-        "log_mass(draft_logits[int(index[i])], int(drafts[i]), temperature[r])",
-        "log_mass(draft_logits[int(index[i])], int(drafts[i]), torch.ones(()))",
+        "Normalised.of(q_rows[i], temperature)", "Normalised.of(q_rows[i], torch.ones(()))",
         "drafts are tested with another law than the one they were drawn from (atlas B12)",
         f"{LOGSPACE}::test_it_emits_what_the_race_does_on_the_softmax",
     ),

@@ -37,12 +37,12 @@ class Model(Protocol):
     Attributes:
         vocab_size: ids lie below it.
         max_model_len: tokens of one text at most.
-        eos_token_id: the id that ends a text, or None.
+        eos_token_id: the id that ends a text, a tuple of several, or None.
     """
 
     vocab_size: int
     max_model_len: int
-    eos_token_id: int | None
+    eos_token_id: int | tuple[int, ...] | None
 
     def make_cache(self, num_blocks: int, block_size: int) -> Any:
         """Return an empty cache of that many slots."""

@@ -49,7 +49,7 @@ class HuggingFaceModel:
     Attributes:
         vocab_size: ids lie below it.
         max_model_len: the context it was trained for.
-        eos_token_id: the id that ends a text, the first where it names several; None without.
+        eos_token_id: the id that ends a text, a tuple of several; None without.
         dtype: of its weights; attention is computed in float32.
         shapes: ``(kv_heads, key_dim, value_dim)`` of each layer.
 
@@ -74,7 +74,7 @@ class HuggingFaceModel:
         self.vocab_size = config.vocab_size
         self.max_model_len = config.max_position_embeddings
         ends = config.eos_token_id
-        self.eos_token_id = ends[0] if isinstance(ends, list) else ends
+        self.eos_token_id = tuple(ends) if isinstance(ends, list) else ends
         self.dtype = module.dtype
         self._picks_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
         texts = trial_texts(self.vocab_size, self.max_model_len)

@@ -3,7 +3,8 @@
 On a CPU one token's products are bound by memory, and MKL's float32 product is far from that bound
 on some processors. oneDNN's is near it, but wants its weights in blocks of its own: they are
 reordered once. The calls are torch's own and not documented, so each start tries them on a small
-product first; where they fail or differ, plain ``F.linear`` serves.
+product first; where they fail or differ, plain ``F.linear`` serves. On other processors MKL is the
+faster one for few rows: a large model's products are timed both ways, and both are kept if so.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ BATCH_HINT = 8  # the number of rows for which oneDNN picks its blocking; 1 to 6
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 ROWS = 6  # to which passes of fewer rows are padded where that is faster, or rounds alike
+MARGIN = 0.93  # of the other's time: what is less is clearly faster
 
 Apply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Product = tuple[Callable[[torch.Tensor], torch.Tensor], int]  # and the length of its rows
@@ -77,24 +79,67 @@ def products(dtype: torch.dtype, packed: bool | None = None) -> tuple[Apply, App
     return (reorder, apply_packed) if packed else (lambda weight: weight, F.linear)
 
 
-def fewest_rows(model: Sequence[Product], dtype: torch.dtype, repeats: int = 5) -> int:
-    """Return ``ROWS`` where products of that many rows take clearly less time than of one, else 1.
+class Either(NamedTuple):
+    """A weight in both layouts: ``plain`` serves up to ``few`` rows, ``packed`` more."""
+
+    plain: torch.Tensor
+    packed: torch.Tensor
+    few: int
+
+
+def apply_either(x: torch.Tensor, weight: Either) -> torch.Tensor:
+    """Return ``x @ weight.T`` in the layout that is faster for so many rows."""
+    if len(x) <= weight.few:
+        return F.linear(x, weight.plain)
+    return apply_packed(x, weight.packed)
+
+
+class Layouts(NamedTuple):
+    """What was found fastest: up to ``few`` rows go plainly, and passes are padded to ``rows``."""
+
+    few: int
+    rows: int
+
+
+def fastest(
+    packed: Sequence[Product], plain: Sequence[Product], dtype: torch.dtype, repeats: int = 5
+) -> Layouts:
+    """Time all products of a model in both layouts, for few rows.
 
     oneDNN 3.12 streams float32 weights faster to six rows than to one on some processors
-    (``benchmarks/recorded/rows-cpu.json``) and slower on others, so it is timed, on all products of
-    a model. The margin is there so that the same machine always comes to the same answer: another
-    number of rows rounds otherwise.
+    (``benchmarks/recorded/rows-cpu.json``), so that padding pays; on others MKL is faster for one
+    to three. The margin is there so that the same machine always comes to the same answer: another
+    number of rows, or layout, rounds otherwise.
+
+    Args:
+        packed: every product in oneDNN's layout.
+        plain: the same ones through ``F.linear``.
+        dtype: of their rows.
+        repeats: of the timing, whose median counts.
     """
 
-    def seconds(rows: int) -> float:
-        inputs = {length: torch.zeros(rows, length, dtype=dtype) for _, length in model}
+    def seconds(products: Sequence[Product], rows: int) -> float:
+        inputs = {length: torch.zeros(rows, length, dtype=dtype) for _, length in products}
         start = perf_counter()
-        for apply, length in model:
+        for apply, length in products:
             apply(inputs[length])
         return perf_counter() - start
 
-    taken = [(seconds(1), seconds(ROWS)) for _ in range(repeats + 1)][1:]  # the first warms up
-    return ROWS if median(six / one for one, six in taken) < 0.93 else 1
+    tried = {("packed", rows): packed for rows in (1, 2, 3, ROWS)}
+    tried |= {("plain", rows): plain for rows in (1, 2, 3)}
+    taken = [
+        {key: seconds(products, key[1]) for key, products in tried.items()}
+        for _ in range(repeats + 1)
+    ][1:]  # the first warms up
+
+    def ratio(a: tuple[str, int], b: tuple[str, int]) -> float:
+        return median(repeat[a] / repeat[b] for repeat in taken)
+
+    few = 0
+    while few < 3 and ratio(("plain", few + 1), ("packed", few + 1)) < MARGIN:
+        few += 1
+    best = ("plain" if few else "packed", 1)
+    return Layouts(few, ROWS if ratio(("packed", ROWS), best) < MARGIN else 1)
 
 
 def rows_agree(product: Product, dtype: torch.dtype, most: int = 256) -> bool:

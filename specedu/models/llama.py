@@ -23,7 +23,19 @@ import torch
 import torch.nn.functional as F
 
 from .base import ForwardBatch
-from .linear import ROWS, Product, fewest_rows, int4_products, products, rows_agree, to_int8
+from .linear import (
+    ROWS,
+    Apply,
+    Either,
+    Product,
+    apply_either,
+    apply_packed,
+    fastest,
+    int4_products,
+    products,
+    rows_agree,
+    to_int8,
+)
 
 Weights = Mapping[str, torch.Tensor]
 CACHED = 2**24  # a model of fewer weights stays in a processor's cache: rows cost what they compute
@@ -39,6 +51,15 @@ class Layer(NamedTuple):
     gate_up: torch.Tensor
     down: torch.Tensor
 
+    def matrices(self) -> list[torch.Tensor]:
+        """Return the weights of products, in the order of the pass."""
+        return [self.qkv, self.output, self.gate_up, self.down]
+
+    def with_matrices(self, weights: Sequence[torch.Tensor]) -> Layer:
+        """Return the layer with other weights of products, in the order of ``matrices``."""
+        qkv, output, gate_up, down = weights
+        return self._replace(qkv=qkv, output=output, gate_up=gate_up, down=down)
+
 
 class LlamaModel:
     """A Llama checkpoint on the paged cache.
@@ -47,15 +68,15 @@ class LlamaModel:
         config: of the checkpoint.
         weights: its tensors by name.
         dtype: of weights and products; attention is computed in float32.
-        packed: whether products use oneDNN's layout; None lets a probe decide.
+        packed: whether products use oneDNN's layout; None lets a probe and the clock decide.
         quantized: whether products stream their weights in four bits.
 
     Attributes:
         vocab_size: ids lie below it.
         max_model_len: the context it was trained for.
-        eos_token_id: the id that ends a text, the first where the checkpoint names several.
+        eos_token_id: the id that ends a text, a tuple of several; None without.
         batch_invariant: whether a row has the same bits in whatever company, see ``invariant``.
-        min_rows: passes of fewer rows are padded to it.
+        min_rows: passes of fewer rows are padded to it; 1 in four bits, which more rows only slow.
     """
 
     def __init__(
@@ -71,26 +92,27 @@ class LlamaModel:
         self.vocab_size = config.vocab_size
         self.max_model_len = config.max_position_embeddings
         ends = config.eos_token_id
-        self.eos_token_id = ends[0] if isinstance(ends, list) else ends
+        self.eos_token_id = tuple(ends) if isinstance(ends, list) else ends
         self.dtype = dtype
         self.batch_invariant = False
         self.heads = config.num_attention_heads
         self.kv_heads = config.num_key_value_heads
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.eps = config.rms_norm_eps
-        self._prepare, self._linear = int4_products() if quantized else products(dtype, packed)
+        prepare, self._linear = int4_products() if quantized else products(dtype, packed)
         weight = {name: tensor.to(dtype) for name, tensor in weights.items()}
         self.embedding = weight["model.embed_tokens.weight"]
         self.final_norm = weight["model.norm.weight"]
         # Absent where it is tied: the embedding is gathered from, and streamed as the head.
         head = weight.get("lm_head.weight", self.embedding)
-        self.head = to_int8(head) if quantized else self._prepare(head)
-        self.layers = [self._layer(weight, i) for i in range(config.num_hidden_layers)]
+        self.head = to_int8(head) if quantized else prepare(head)
+        fused = [self._fused(weight, i) for i in range(config.num_hidden_layers)]
+        self.layers = [layer.with_matrices(list(map(prepare, layer.matrices()))) for layer in fused]
         self.turns = rotary_turns(config, self.head_dim)
         self.min_rows = 1
-        if sum(tensor.numel() for tensor in weight.values()) > CACHED:
-            every = [product for layer in self.layers for product in self._products(layer)]
-            self.min_rows = fewest_rows(every, dtype)
+        large = sum(tensor.numel() for tensor in weight.values()) > CACHED
+        if large and self._linear is apply_packed:
+            self._take_fastest(fused, head, may_be_plain=packed is None)
 
     @classmethod
     def load(
@@ -138,16 +160,22 @@ class LlamaModel:
         Raises:
             ValueError: the bits of a product depend on its number of rows here.
         """
-        head = functools.partial(self._linear, weight=self.head), self.config.hidden_size
+        same = copy.copy(self)
+        if self._linear is apply_either:  # one layout for every number of rows
+            same.layers = [
+                layer.with_matrices([weight.packed for weight in layer.matrices()])
+                for layer in self.layers
+            ]
+            same.head, same._linear = self.head.packed, apply_packed
+        head = functools.partial(same._linear, weight=same.head), self.config.hidden_size
         # All layers are of the same shapes. Logits are asked for fewer rows than a prompt may have.
-        tried = [(product, 2048) for product in self._products(self.layers[0])] + [(head, 256)]
+        tried = [(product, 2048) for product in same._products(same.layers[0])] + [(head, 256)]
         for product, most in tried:
             if not rows_agree(product, self.dtype, most):
                 raise ValueError(
                     f"batch_invariant: True, expected False: the bits of a {self.dtype} product "
                     "depend on its number of rows here"
                 )
-        same = copy.copy(self)
         same.batch_invariant, same.min_rows = True, ROWS
         return same
 
@@ -162,7 +190,7 @@ class LlamaModel:
         """
         return LlamaModel(self.config, self.read_weights(), torch.bfloat16, quantized=True)
 
-    def _layer(self, weight: Weights, i: int) -> Layer:
+    def _fused(self, weight: Weights, i: int) -> Layer:
         def of(name: str) -> torch.Tensor:
             return weight[f"model.layers.{i}.{name}.weight"]
 
@@ -170,19 +198,41 @@ class LlamaModel:
         qkv = torch.cat([paired(q, self.head_dim), paired(k, self.head_dim), v])
         return Layer(
             of("input_layernorm"),
-            self._prepare(qkv),
-            self._prepare(of("self_attn.o_proj")),
+            qkv,
+            of("self_attn.o_proj"),
             of("post_attention_layernorm"),
-            self._prepare(torch.cat([of("mlp.gate_proj"), of("mlp.up_proj")])),
-            self._prepare(of("mlp.down_proj")),
+            torch.cat([of("mlp.gate_proj"), of("mlp.up_proj")]),
+            of("mlp.down_proj"),
         )
 
-    def _products(self, layer: Layer) -> list[Product]:
+    def _take_fastest(self, fused: list[Layer], head: torch.Tensor, may_be_plain: bool) -> None:
+        """Time packed products against plain ones; keep both where plain ones are faster.
+
+        Args:
+            fused: the layers with plain weights.
+            head: the plain head.
+            may_be_plain: whether plain products may be chosen at all.
+        """
+        plain = [(functools.partial(F.linear, weight=head), self.config.hidden_size)]
+        packed = [(functools.partial(apply_packed, weight=self.head), self.config.hidden_size)]
+        for theirs, ours in zip(fused, self.layers, strict=True):
+            plain += self._products(theirs, F.linear)
+            packed += self._products(ours)
+        few, self.min_rows = fastest(packed, plain, self.dtype)
+        if few and may_be_plain:
+            self.head = Either(head, self.head, few)
+            self.layers = [
+                ours.with_matrices(list(map(Either, theirs.matrices(), ours.matrices(), [few] * 4)))
+                for theirs, ours in zip(fused, self.layers, strict=True)
+            ]
+            self._linear = apply_either
+
+    def _products(self, layer: Layer, linear: Apply | None = None) -> list[Product]:
         """Return a layer's products with the length of the rows that they take."""
         width, inner = self.config.hidden_size, self.config.intermediate_size
         lengths = [width, self.heads * self.head_dim, width, inner]
-        weights = [layer.qkv, layer.output, layer.gate_up, layer.down]
-        applied = [functools.partial(self._linear, weight=weight) for weight in weights]
+        linear = linear or self._linear
+        applied = [functools.partial(linear, weight=weight) for weight in layer.matrices()]
         return list(zip(applied, lengths, strict=True))
 
     def make_cache(self, num_blocks: int, block_size: int) -> torch.Tensor:

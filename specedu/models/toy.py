@@ -31,7 +31,7 @@ class ToyModel:
     Attributes:
         vocab_size: how many ids there are.
         max_model_len: tokens of one text at most.
-        eos_token_id: the id that ends a text, or None.
+        eos_token_id: the id that ends a text, a tuple of several, or None.
         pieces: the text of each id, for stop strings; letters unless given.
     """
 
@@ -39,7 +39,7 @@ class ToyModel:
         self,
         vocab_size: int,
         max_model_len: int = 256,
-        eos_token_id: int | None = None,
+        eos_token_id: int | tuple[int, ...] | None = None,
         pieces: Sequence[str] | None = None,
     ) -> None:
         self.vocab_size = vocab_size

@@ -50,15 +50,15 @@ class PhiloxCoins:
         if len(keys) <= FEW:
             coins = [one_uniform(key.seed, key.step, key.position, purpose) for key in keys]
             return torch.tensor(coins, dtype=torch.float64)
-        return uniform(*_columns(keys), purpose)
+        return uniform(*key_columns(keys), purpose)
 
     def noise(self, keys: Sequence[CoinKey], vocab: int) -> torch.Tensor:
         """Return one row of Exp(1) noise a key."""
-        return exponential(*_columns(keys), vocab)
+        return exponential(*key_columns(keys), vocab)
 
 
-def _columns(keys: Sequence[CoinKey]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return seeds, steps and positions of the keys as tensors."""
+def key_columns(keys: Sequence[CoinKey]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return seeds (int64), steps and positions (int32) of the keys, as the kernels take them."""
     return (
         torch.tensor([key.seed for key in keys], dtype=torch.int64),
         torch.tensor([key.step for key in keys], dtype=torch.int32),

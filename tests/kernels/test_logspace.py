@@ -190,9 +190,17 @@ def test_nan_counts_as_no_probability(backend: str, logits: list[float]) -> None
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_row_of_nothing_yields_id_zero(backend: str, temperature: float) -> None:
+def test_a_row_of_nothing_yields_id_zero_and_is_refused(backend: str, temperature: float) -> None:
     step = one_draft([-INF] * 3, None, 1) | {"temperature": torch.tensor([temperature])}
-    assert runs(verify_logspace(**step, backend=backend)) == [[0]]
+    assert runs(verify_logspace(**step, backend=backend, check=False)) == [[0]]
+    with pytest.raises(ValueError, match=r"target_logits\[0\]: .*, expected an entry above -inf"):
+        verify_logspace(**step, backend=backend)
+
+
+def test_a_draft_row_of_nothing_leaves_the_race_to_p(backend: str) -> None:
+    """What stands beside a -1 that was decided before an id was drawn: a row of zeros, as log q."""
+    step = one_draft([0.0, 1.0, 0.0], [-INF] * 3, -1, u=0.0, noise=[1.0, 4.0, 0.5])
+    assert runs(verify_logspace(**step, backend=backend)) == [[2]]
 
 
 def test_logits_far_from_zero_do_not_overflow(backend: str) -> None:

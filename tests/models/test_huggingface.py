@@ -148,8 +148,8 @@ def test_bfloat16_is_near() -> None:
     assert (logits - exact).abs().max() < 0.05 * exact.abs().max()
 
 
-def test_the_first_of_several_ends_is_taken() -> None:
-    assert HuggingFaceModel(make("qwen3", eos_token_id=[5, 7])).eos_token_id == 5
+def test_every_end_id_is_taken() -> None:
+    assert HuggingFaceModel(make("qwen3", eos_token_id=[5, 7])).eos_token_id == (5, 7)
     assert HuggingFaceModel(make("qwen3")).eos_token_id is None
 
 

@@ -9,8 +9,9 @@ import torch
 from engine_cases import atlas
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specedu.models import llama
 from specedu.models.base import ForwardBatch
-from specedu.models.linear import packing_works
+from specedu.models.linear import Either, Layouts, packing_works, products
 from specedu.models.llama import LlamaModel, check_config
 from specedu.ragged import RaggedBatch
 
@@ -162,10 +163,47 @@ def test_invariance_is_refused_where_a_product_has_none(theirs, monkeypatch) -> 
         model.invariant()
 
 
-@pytest.mark.parametrize(("ends", "first"), [(2, 2), ([5, 7], 5), (None, None)])
-def test_the_first_of_several_end_ids_counts(theirs, ends: object, first: object) -> None:
+@pytest.mark.parametrize(("ends", "kept"), [(2, 2), ([5, 7], (5, 7)), (None, None)])
+def test_every_end_id_of_a_checkpoint_counts(theirs, ends: object, kept: object) -> None:
     config = LlamaConfig(**{**CONFIG.to_dict(), "eos_token_id": ends})
-    assert LlamaModel(config, theirs.state_dict()).eos_token_id == first
+    assert LlamaModel(config, theirs.state_dict()).eos_token_id == kept
+
+
+def test_rows_are_timed_where_padding_may_pay_alone(theirs, monkeypatch) -> None:
+    timed = []
+    monkeypatch.setattr(llama, "CACHED", 0)
+
+    def fastest(packed, plain, dtype) -> Layouts:
+        timed.append((len(packed), len(plain)))
+        return Layouts(few=0, rows=6)
+
+    monkeypatch.setattr(llama, "fastest", fastest)
+    assert LlamaModel(CONFIG, theirs.state_dict()).min_rows == 6
+    assert LlamaModel(CONFIG, theirs.state_dict(), packed=False).min_rows == 1
+    monkeypatch.setattr(llama, "int4_products", lambda: products(torch.float32, False))
+    monkeypatch.setattr(llama, "to_int8", lambda head: head)
+    assert LlamaModel(CONFIG, theirs.state_dict(), quantized=True).min_rows == 1
+    products_of_a_pass = 4 * CONFIG.num_hidden_layers + 1
+    assert timed == [(products_of_a_pass, products_of_a_pass)]
+
+
+def test_where_plain_products_are_faster_for_few_rows_both_layouts_are_kept(
+    theirs, ours, monkeypatch
+) -> None:
+    monkeypatch.setattr(llama, "CACHED", 0)
+    monkeypatch.setattr(llama, "fastest", lambda packed, plain, dtype: Layouts(few=2, rows=1))
+    both = LlamaModel(CONFIG, theirs.state_dict())
+    assert all(isinstance(weight, Either) for weight in both.layers[0].matrices())
+    for end in (1, 2, 3, len(TEXT)):  # the first two go plainly
+        found, expected = (
+            run(model, model.make_cache(12, BLOCK), [(TEXT[:end], 0, list(range(8)))])
+            for model in (both, ours)
+        )
+        assert (found - expected).abs().max() < 1e-4
+    alone = both.invariant()
+    assert not any(isinstance(weight, Either) for weight in alone.layers[0].matrices())
+    asked = LlamaModel(CONFIG, theirs.state_dict(), packed=True)
+    assert not any(isinstance(weight, Either) for weight in asked.layers[0].matrices())
 
 
 def test_only_the_asked_rows_get_logits(ours) -> None:
