@@ -6,6 +6,7 @@
 #   make faults                   plant every fault, show which tests catch it
 #   make faults-own               the same, each against the test named for it alone
 #   make laws                     the law of every rule and backend, as a table
+#   make grids                    the kernels' tests with every cell of the grids in the interpreter
 #   make stress                   50 000 engine steps under random load, every request checked alone
 #   make atlas                    the table bug-atlas row -> tests, or why not yet
 #   make lint                     ruff
@@ -25,7 +26,7 @@ INSTALLED := $(VENV)/.installed
 NEXT := .triton-$(NEXT_TRITON)
 PYTEST := $(RUN) -m pytest -n auto --dist loadfile
 
-.PHONY: test book serve laws faults faults-own stress atlas lint test-next-triton bench clean
+.PHONY: test book serve laws faults faults-own grids stress atlas lint test-next-triton bench clean
 
 test: $(INSTALLED)
 	$(PYTEST)
@@ -50,6 +51,9 @@ stress: $(INSTALLED)
 
 atlas: $(INSTALLED)
 	$(RUN) tests/support/atlas_table.py
+
+grids: $(INSTALLED)
+	$(PYTEST) tests/kernels --interpreter-share 1
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .

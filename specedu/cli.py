@@ -24,6 +24,7 @@ from specedu import generate
 from specedu.advise import command as advice
 from specedu.config import SamplingParams
 from specedu.grade import command as exercises
+from specedu.grade import grading
 from specedu.kernels import backend, verify_chain
 from specedu.llm import DTYPES, LLM
 from specedu.models.linear import int4_products, packing_works
@@ -91,6 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     exercise = commands.add_parser("exercise", help="find and fix what is wrong in a kernel")
     exercises.add_arguments(exercise)
     exercise.set_defaults(run=run_exercise)
+    grader = commands.add_parser("grade", help="grade a folder of submissions, held-out cases")
+    grading.add_arguments(grader)
+    grader.set_defaults(run=run_grade)
     models = commands.add_parser("models", help="list the embedded models, and fetch them")
     models.add_argument("name", nargs="?", choices=list(EMBEDDED), help="fetch this one")
     models.set_defaults(run=run_models)
@@ -231,6 +235,15 @@ def run_exercise(arguments: argparse.Namespace) -> int:
         return RIGHT if exercises.run(arguments) else WRONG
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
+
+
+def run_grade(arguments: argparse.Namespace) -> int:
+    """Grade a folder of submissions."""
+    try:
+        grading.run(arguments)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+    return RIGHT
 
 
 def run_models(arguments: argparse.Namespace) -> int:

@@ -185,3 +185,17 @@ def test_an_alpha_is_found_for_every_length() -> None:
 def test_readings_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         READING.kappa = 2
+
+
+# --- pages of a real server -----------------------------------------------------------------------
+
+
+def test_a_servers_pages_are_read_and_subtracted() -> None:
+    before, after = (
+        page.read((PAGES / f"vllm-{name}.txt").read_text()) for name in ("before", "after")
+    )
+    assert before.counts["spec_decode_num_drafts"] == 5 and before.running == 0
+    reading = page.interpret(page.between(before, after))
+    assert reading.rates == (16 / 21, 16 / 21, 15 / 21) and reading.kappa == 3
+    assert reading.tokens[0] == 1 + 47 / 21
+    assert page.verdict(reading, c=0.0)[1].startswith("KEEP IT at low load: 3.24")

@@ -35,6 +35,9 @@ UNITS = (
 BARE = re.compile(rf"(?<![\w.`$^{{])(?<!\+ )\d[\d,.]*\s?{UNITS}(?![\w`])")
 ALLOWED: dict[tuple[str, str], str] = {
     ("book/errata", "98 %"): "what the source says, which the cell below it examines",
+    ("book/errata", "20 µs"): "the same",
+    ("book/errata", "64 MB"): "the source's words, whose unit is examined",
+    ("book/errata", "8 MB"): "the same",
     ("book/number", "98 percent"): "what is often said, which the page examines",
     ("book/number", "295\npositions"): "what an exercise starts from",
     ("book/one_pass", "70\npercent"): "what the claim assumes, and the timeline starts from",

@@ -87,7 +87,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,  # three minutes of compiling on a quiet core
     )
 
 
