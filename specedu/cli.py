@@ -1,4 +1,4 @@
-"""The command line: ``specedu generate | advise | sweep | models | doctor | law | exercise``."""
+"""Commands: ``specedu generate | advise | sweep | models | doctor | law | exercise | grade``."""
 
 from __future__ import annotations
 

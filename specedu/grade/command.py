@@ -69,7 +69,7 @@ def table() -> Table:
     """Return the list of exercises; which of them hold a fault it does not say."""
     grid = Table(box=SIMPLE_HEAD)
     grid.add_column("exercise", no_wrap=True)
-    grid.add_column("report")
+    grid.add_column("report", ratio=1)
     grid.add_column("file", no_wrap=True)
     for heading in ("points", "minutes", "difficulty"):
         grid.add_column(heading, justify="right")
