@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--interpreter-share",
         type=float,
         default=0.3,
-        help="share of the cells that Triton's interpreter is asked (default: 0.3; 1 is make grids)",
+        help="share of the cells that the interpreter is asked (default: 0.3; make grids: 1)",
     )
     parser.addoption(
         "--stress-steps",
