@@ -433,10 +433,10 @@ class Box:
         point, left = way[coin], runs[coin]
         low, high = Fraction(a[coin]), Fraction(b[coin])
         while abs(high - low) > RESOLUTION:
-            steps = [low + (high - low) * i / 32 for i in range(1, 32)]
-            asked = [
-                (self.path, point[:coin] + (float(step),) + point[coin + 1 :]) for step in steps
-            ]
+            # What is asked is a double, and the bracket's ends must be the very coins asked.
+            coins = [float(low + (high - low) * i / 32) for i in range(1, 32)]
+            steps = list(map(Fraction, coins))
+            asked = [(self.path, point[:coin] + (u,) + point[coin + 1 :]) for u in coins]
             self.asked += len(asked)
             changed = [run != left for run in asker.ask(asked)] + [True]
             first = changed.index(True)
