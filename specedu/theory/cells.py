@@ -27,6 +27,7 @@ from .reference import Law, Text, block_weights, residual
 from .settings import Setting
 
 MARGIN = Fraction(1, 2**20)  # from a cut of the theory to the nearest probe
+COIN_STEP = Fraction(1, 2**53)  # of float64 coins
 RESOLUTION = Fraction(1, 2**40)  # how closely a cut that the theory does not know is searched
 RANDOM_POINTS = 64  # a tuple of drafts
 MAX_FOUND_CUTS = 24  # a tuple of drafts; a rule with curved borders stops here and says so
@@ -433,16 +434,17 @@ class Box:
         point, left = way[coin], runs[coin]
         low, high = Fraction(a[coin]), Fraction(b[coin])
         while abs(high - low) > RESOLUTION:
-            # What is asked is a double, and the bracket's ends must be the very coins asked.
-            coins = [float(low + (high - low) * i / 32) for i in range(1, 32)]
-            steps = list(map(Fraction, coins))
-            asked = [(self.path, point[:coin] + (u,) + point[coin + 1 :]) for u in coins]
+            steps = [low + (high - low) * i / 32 for i in range(1, 32)]
+            asked = [
+                (self.path, point[:coin] + (float(step),) + point[coin + 1 :]) for step in steps
+            ]
             self.asked += len(asked)
             changed = [run != left for run in asker.ask(asked)] + [True]
             first = changed.index(True)
             bracket = [low, *steps, high]
             low, high = bracket[first], bracket[first + 1]
-        low, high = min(low, high), max(low, high)
+        # What was asked are doubles, half a step off at most; and the cut may be an end itself.
+        low, high = min(low, high) - COIN_STEP, max(low, high) + COIN_STEP
         return coin, simplest_between(low, high), high - low
 
     def _sides(self, owner: tuple[int, ...]) -> tuple[Interval, ...]:
