@@ -84,7 +84,7 @@ def read(text: str) -> Page:
     Example:
         >>> from specedu.metrics import SpecDecodeStats
         >>> read(SpecDecodeStats().prometheus()).counts["spec_decode_num_drafts"]
-        0.0
+        0
     """
     try:
         samples = [

@@ -45,6 +45,8 @@ export default {
         `Acceptance ${two(found.acceptance)} instead of ${two(found.exact)}; ` +
         `the emitted law is off by ${two(found.bias)}: ` +
         (found.bias < 1e-12 ? "exact." : "each acceptance bought is paid for with as much bias.");
+      el.dataset.single = model.get("single");
+      el.dataset.acc = model.get("acc");
       el.dataset.bias = found.bias;
       el.dataset.acceptance = found.acceptance;
     });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 
@@ -25,12 +26,17 @@ make = load_make()
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
-    """Run a notebook in the labs' folder; its first error is raised."""
+    """Run a notebook in the labs' folder; its first error is raised.
+
+    One thread: other tests run on the other cores, and two threads would wait for each other.
+    """
     from nbclient import NotebookClient
+
+    os.environ["OMP_NUM_THREADS"] = "1"
 
     notebook = nbformat.read(path, as_version=4)
     notebook.cells = notebook.cells[1:]  # the install cell: specedu is here
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": LABS}}).execute()
+    NotebookClient(notebook, timeout=400, resources={"metadata": {"path": LABS}}).execute()
     return notebook
 
 
