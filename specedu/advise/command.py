@@ -104,8 +104,6 @@ def advise_pair(arguments: argparse.Namespace, config: dict[str, Any], console: 
         console.print(sentence)
     for batch in pair.BATCHES if arguments.check else ():
         kappa, predicted = found.best(batch)
-        if kappa == 0:  # what it advises against is run as well
-            kappa, predicted = 1, found.gain(batch, 1)
         settings = {**config, "num_speculative_tokens": kappa}
         measured = pair.check(llm, settings, prompts, params, batch)
         console.print(

@@ -21,6 +21,7 @@ from specedu.config import SamplingParams
 from specedu.llm import LLM
 from specedu.models.base import ForwardBatch
 from specedu.ragged import RaggedBatch
+from specedu.runner import num_real
 from specedu.theory.speedup import measured_speedup
 from specedu.timing import PartTimer
 
@@ -35,11 +36,13 @@ class Steps:
 
     Attributes:
         accepted: drafts that each speculative step accepted; 0 where it had none.
+        drafted: drafts that it had.
         plain: seconds of a plain step: (forward, everything else).
         speculative: seconds of a speculative step: (draft, forward, everything else).
     """
 
     accepted: tuple[int, ...]
+    drafted: tuple[int, ...]
     plain: tuple[float, float]
     speculative: tuple[float, float, float]
 
@@ -79,10 +82,10 @@ class Measured:
         return spread([self._one_gain(draw, batch, kappa) for draw in self._draws()])
 
     def best(self, batch: int) -> tuple[int, Gain]:
-        """Return the number of drafts with the largest gain, 0 where none gains, and the gain."""
+        """Return the number of drafts, at least 1, with the largest gain, and the gain."""
         gains = {kappa: self.gain(batch, kappa) for kappa in range(1, self.kappa + 1)}
         kappa = max(gains, key=lambda k: gains[k].middle)
-        return (kappa, gains[kappa]) if gains[kappa].middle > 1 else (0, Gain(1.0, 1.0, 1.0))
+        return kappa, gains[kappa]
 
     def crossing(self, kappa: int) -> float | None:
         """Return the requests at which ``kappa`` drafts stop gaining, between two measured loads.
@@ -119,12 +122,13 @@ class Measured:
         return draws
 
     def _one_gain(self, draw: _Draw, batch: int, kappa: int) -> float:
-        every = [n for steps in draw.steps for n in steps.accepted]
-        tokens = 1 + sum(min(n, kappa) for n in every) / len(every)
+        accepted = [n for steps in draw.steps for n in steps.accepted]
+        tokens = 1 + sum(min(n, kappa) for n in accepted) / len(accepted)
+        widths = [1 + min(n, kappa) for steps in draw.steps for n in steps.drafted]
         plain = draw.median(lambda s: s.plain[1])
         draft = kappa * draw.median(lambda s: s.speculative[0]) / self.kappa
         other = draw.median(lambda s: s.speculative[2])
-        one, more = draw.passes[batch, 1], draw.passes[batch, kappa + 1]
+        one, more = draw.passes[batch, 1], draw.verify(batch, widths)
         scale = one / draw.passes[1, 1] if self.model_draft else batch
         return measured_speedup(tokens, one + batch * plain, more, scale * draft, batch * other)
 
@@ -136,6 +140,20 @@ class _Draw:
 
     def median(self, of: Callable[[Steps], float]) -> float:
         return median(of(steps) for steps in self.steps)
+
+    def verify(self, batch: int, widths: Sequence[int]) -> float:
+        """Return the mean seconds of a verify, whose requests have such numbers of tokens.
+
+        One request's passes are averaged, those without drafts being as cheap as plain ones. Of
+        several at once the pass is taken that has as many positions on average, between two.
+        """
+        if batch == 1:
+            return sum(self.passes[1, width] for width in widths) / len(widths)
+        mean = sum(widths) / len(widths)
+        low = int(mean)
+        share = mean - low
+        below, above = (self.passes[batch, width] for width in (low, low + (share > 0)))
+        return below + share * (above - below)
 
 
 def spread(gains: Sequence[float]) -> Gain:
@@ -186,7 +204,7 @@ def measure(
         _decode(engine, timer, prompts[0], warm)
     found = []
     for ids in prompts:
-        (plain, _), (spec, accepted) = (
+        (plain, *_), (spec, accepted, drafted) = (
             _decode(engine, timer, ids, params)
             for engine, timer in zip(engines, timers, strict=True)
         )
@@ -194,6 +212,7 @@ def measure(
         if accepted:  # an answer of one token has no step behind it
             found.append(Steps(
                 accepted,
+                drafted,
                 (plain["forward"], plain["verify"] + plain["host"]),
                 (spec["draft"], spec["forward"], spec["verify"] + spec["host"]),
             ))  # fmt: skip
@@ -215,8 +234,8 @@ def units(kappa: int, prompts: int) -> int:
 
 def _decode(
     llm: LLM, timer: PartTimer, ids: Sequence[int], params: SamplingParams
-) -> tuple[dict[str, float], tuple[int, ...]]:
-    """Return the parts of a step behind the first token, and what each of them accepted."""
+) -> tuple[dict[str, float], tuple[int, ...], tuple[int, ...]]:
+    """Return the parts of a step behind the first token, what each accepted, and what it had."""
     llm.engine.records.clear()
     start = None
     for _ in llm.stream(list(ids), params):
@@ -226,8 +245,9 @@ def _decode(
     seconds = time.perf_counter() - start
     verifies = [part for step in llm.engine.records for part in step.verifies][1:]
     accepted = tuple(part.num_accepted for part in verifies)
+    drafted = tuple(num_real(part.draft_token_ids) for part in verifies)
     parts = timer.parts(seconds)
-    return {part: s / max(1, len(verifies)) for part, s in parts.items()}, accepted
+    return {part: s / max(1, len(verifies)) for part, s in parts.items()}, accepted, drafted
 
 
 def pass_seconds(llm: LLM, batch: int, width: int, repeats: int = 3) -> tuple[float, ...]:
@@ -310,20 +330,19 @@ def _rate(llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams) ->
 def verdict(measured: Measured) -> list[str]:
     """Return what follows from the measurement, a sentence each; the first is the advice."""
     alone, gain = measured.best(1)
-    if alone == 0:
-        least = measured.gain(1, 1)
-        return [
-            f"DO NOT SPECULATE: one draft gives {least} of plain decoding's speed, more give less."
-        ]
     if gain.low <= 1:
-        return [f"NO CLEAR GAIN: {alone} drafts give {gain} of plain decoding's speed."]
+        worst = gain.high < 1
+        words = "DO NOT SPECULATE" if worst else "NO CLEAR GAIN"
+        return [
+            f"{words}: the best number of drafts, {alone}, gives {gain} of plain decoding's speed."
+        ]
     words = [f"SPECULATE with {alone} drafts at one request: {gain} times plain decoding's speed."]
     at = measured.crossing(alone)
     if at is not None:
         words.append(f"These {alone} drafts stop gaining near {at:.0f} requests at once.")
     schedule = {batch: measured.best(batch) for batch in BATCHES[1:]}
     for batch, (kappa, more) in schedule.items():
-        if kappa == 0:
+        if more.middle <= 1:
             words.append(f"At {batch} requests no number of drafts gains.")
         else:
             words.append(f"At {batch} requests the best number is {kappa}: {more}.")

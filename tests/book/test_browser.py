@@ -107,7 +107,8 @@ def moved_by_keys(tab: Any, figure: Any, control: Any) -> bool:
         tab.keyboard.press(key)
         if figure.evaluate(read) != before:
             return True
-    return False
+    tab.wait_for_timeout(500)  # what a button does may take a moment, as writing to the clipboard
+    return figure.evaluate(read) != before
 
 
 @pytest.mark.parametrize("page", PAGES)
