@@ -57,6 +57,22 @@ export function slider(parent, model, trait, label, { min, max, step = 1, show =
   return input;
 }
 
+// A slider over a list of values, so that small and large ones are as easy to reach.
+export function ladder(parent, model, trait, label, values, show) {
+  const row = tag("label", {}, parent, label + " ");
+  const range = { type: "range", min: 0, max: values.length - 1, step: 1, "data-trait": trait };
+  const input = tag("input", range, row);
+  const output = tag("output", {}, row);
+  input.addEventListener("input", () => set(model, trait, values[Number(input.value)]));
+  watch(model, [trait], () => {
+    const value = model.get(trait);
+    const far = values.map((entry) => Math.abs(entry - value));
+    input.value = far.indexOf(Math.min(...far));
+    output.textContent = show(value);
+    input.setAttribute("aria-valuetext", show(value));
+  });
+}
+
 // A list of [value, text] bound to a trait.
 export function choice(parent, model, trait, label, options) {
   const row = tag("label", {}, parent, label + " ");

@@ -43,22 +43,6 @@ const PARTS = [
   ["unused", "unused", "var(--soft)", 1],
 ];
 
-// A slider over a list of values.
-function rungs(parent, model, trait, label, values, show) {
-  const row = tag("label", {}, parent, label + " ");
-  const range = { type: "range", min: 0, max: values.length - 1, step: 1, "data-trait": trait };
-  const input = tag("input", range, row);
-  const output = tag("output", {}, row);
-  input.addEventListener("input", () => set(model, trait, values[Number(input.value)]));
-  watch(model, [trait], () => {
-    const value = model.get(trait);
-    const far = values.map((entry) => Math.abs(entry - value));
-    input.value = far.indexOf(Math.min(...far));
-    output.textContent = show(value);
-    input.setAttribute("aria-valuetext", show(value));
-  });
-}
-
 export default {
   render({ model, el }) {
     el.classList.add("specfig");
@@ -78,7 +62,7 @@ export default {
     const row = controls(el);
     slider(row, model, "memory", "memory", { min: 1, max: 256, show: (value) => `${value} GB` });
     const count = (value) => value.toLocaleString("en");
-    rungs(row, model, "length", "tokens of a request", LENGTHS, count);
+    ladder(row, model, "length", "tokens of a request", LENGTHS, count);
     slider(row, model, "kappa", "drafts κ", { min: 0, max: 16 });
     // As wide as its place, so that the text need not shrink on a phone.
     const width = Math.max(280, Math.min(640, (el.clientWidth || 626) - 26));

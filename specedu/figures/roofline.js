@@ -42,22 +42,6 @@ export function time(seconds) {
 
 const TRAITS = ["model", "machine", "positions", "context", "bits", "batch"];
 
-// A slider over a list of values, so that small and large ones are as easy to reach.
-function ladder(parent, model, trait, label, values, show) {
-  const row = tag("label", {}, parent, label + " ");
-  const range = { type: "range", min: 0, max: values.length - 1, step: 1, "data-trait": trait };
-  const input = tag("input", range, row);
-  const output = tag("output", {}, row);
-  input.addEventListener("input", () => set(model, trait, values[Number(input.value)]));
-  watch(model, [trait], () => {
-    const value = model.get(trait);
-    const far = values.map((entry) => Math.abs(entry - value));
-    input.value = far.indexOf(Math.min(...far));
-    output.textContent = show(value);
-    input.setAttribute("aria-valuetext", show(value));
-  });
-}
-
 export default {
   render({ model, el }) {
     el.classList.add("specfig");
