@@ -51,6 +51,7 @@ COINS: dict[str, tuple[Callable[..., Any], Callable | None, bool]] = {
     "threshold 1, 1": (verify_threshold, None, False),
     "greedy": (adapters.greedy, None, True),
 }
+ROUNDED = Fraction(1, 2**20)  # more than float32 logarithms lose
 FALSE_ALARM = 1e-9
 
 
@@ -96,7 +97,11 @@ def race(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, coins: torch.Te
 
 
 def wrong_winners(backend: str, logarithms: bool, n: int) -> int:
-    """Count requests whose run is not the one that fractions give."""
+    """Count requests whose run is not the one that fractions give.
+
+    Logarithms and back round a mass in its last bits: there, of scores that are equal but for 2**-20
+    either may win.
+    """
     dice = random.Random(1)
     rows = [[dice.choice([0.125, 0.25, 0.5, 1.0]) for _ in range(3)] for _ in range(3 * n)]
     laws = [[entry / sum(row) for entry in row] for row in rows]
@@ -114,7 +119,11 @@ def wrong_winners(backend: str, logarithms: bool, n: int) -> int:
                       for a, b in zip(first, draft, strict=True)]  # fmt: skip
             expected = ()
         scores = [Fraction(m) / Fraction(e) for m, e in zip(masses, noise[i].tolist(), strict=True)]
-        wrong += run != (*expected, scores.index(max(scores)))
+        best = max(scores)
+        winners = [scores.index(best)]
+        if logarithms:
+            winners = [x for x, score in enumerate(scores) if score >= best * (1 - ROUNDED)]
+        wrong += run not in [(*expected, x) for x in winners]
     return wrong
 
 
