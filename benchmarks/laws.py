@@ -99,8 +99,8 @@ def race(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, coins: torch.Te
 def wrong_winners(backend: str, logarithms: bool, n: int) -> int:
     """Count requests whose run is not the one that fractions give.
 
-    Logarithms and back round a mass in its last bits: there, of scores that are equal but for 2**-20
-    either may win.
+    Logarithms and back round a mass in its last bits: there, of scores that are equal but for
+    2**-20, either may win.
     """
     dice = random.Random(1)
     rows = [[dice.choice([0.125, 0.25, 0.5, 1.0]) for _ in range(3)] for _ in range(3 * n)]
