@@ -103,6 +103,16 @@ export function readout(parent) {
   return tag("p", { class: "sf-read", "aria-live": "polite" }, parent);
 }
 
+// Tokens of a step on average: the sum of P(the first i drafts are accepted), i = 0 to kappa.
+export function expectedTokens(alpha, kappa) {
+  let [sum, power] = [0, 1];
+  for (let i = 0; i <= kappa; i++) {
+    sum += power;
+    power *= alpha;
+  }
+  return sum;
+}
+
 // Set one entry of a law of whole numbers and take the difference from the others, each according to
 // its size, so that the sum stays. Entries never fall below 0.
 export function withEntry(law, id, value) {

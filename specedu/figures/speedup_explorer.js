@@ -6,16 +6,6 @@ export const AXES = [8, 16, 32, MOST]; // where the axis of kappa may end
 export const ALPHAS = Array.from({ length: 14 }, (_, i) => (95 - 5 * i) / 100); // rows of the map
 export const LENGTHS = Array.from({ length: 12 }, (_, i) => i + 1); // columns of the map
 
-// Tokens of a step on average: the sum of P(the first i drafts are accepted), i = 0 to kappa.
-export function expectedTokens(alpha, kappa) {
-  let [sum, power] = [0, 1];
-  for (let i = 0; i <= kappa; i++) {
-    sum += power;
-    power *= alpha;
-  }
-  return sum;
-}
-
 // Time of a verify over a plain step's; `curve` is [[positions, time], ...], or null if it is free.
 export function verifyCost(curve, kappa) {
   if (!curve) return 1;

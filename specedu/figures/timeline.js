@@ -1,15 +1,5 @@
 // Plain and speculative decoding on one axis of time: a weight-streaming model, no measurement.
 
-// Tokens of a step on average: the sum of P(the first i drafts are accepted), i = 0 to kappa.
-export function expectedTokens(alpha, kappa) {
-  let [sum, power] = [0, 1];
-  for (let i = 0; i <= kappa; i++) {
-    sum += power;
-    power *= alpha;
-  }
-  return sum;
-}
-
 // What a step takes and yields, and the rates of both ways to decode, in milliseconds.
 export function timelineOf({ alpha, kappa, c, target_ms: target }) {
   const step = target * (1 + kappa * c);

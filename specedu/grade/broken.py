@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib.util
 import inspect
 import itertools
 import re
 import shutil
-import sys
 import tempfile
 import textwrap
 from pathlib import Path
-from types import ModuleType
 
 import specedu.kernels
 from specedu.theory.cells import Rule
 
 from .exercises import Exercise
 from .faults import FAULTS, plant
+from .loading import load_module
 
 KERNELS = Path(specedu.kernels.__file__).resolve().parent  # of a checkout or of an installation
 
@@ -129,7 +127,8 @@ def load_rule(source: str, module: str, function: str, backend: str) -> Rule:
             shutil.copytree(KERNELS, package, ignore=shutil.ignore_patterns("__pycache__"))
             path = package / module
         path.write_text(source, encoding="utf-8")
-        loaded = _load(path if whole else package / "__init__.py")
+        name = f"specedu_exercise_{next(_numbers)}"
+        loaded = load_module(name, path if whole else package / "__init__.py")
     except Exception as error:
         raise Unloadable(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
     rule = getattr(loaded, function, None)
@@ -152,13 +151,3 @@ def planted(fault: str, function: str) -> Rule:
     module = found.file.removeprefix("kernels/")
     source = plant(found, (KERNELS / module).read_text(encoding="utf-8"))
     return load_rule(absolute(source), module, function, "torch")
-
-
-def _load(path: Path) -> ModuleType:
-    name = f"specedu_exercise_{next(_numbers)}"
-    packages = [str(path.parent)] if path.name == "__init__.py" else None
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=packages)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module

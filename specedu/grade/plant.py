@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib.util
 import shutil
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -22,6 +20,7 @@ import specedu
 from specedu.theory.cells import Rule
 
 from .faults import FAULTS, Fault, plant
+from .loading import load_module
 
 ROOT = Path(specedu.__file__).resolve().parents[1]
 
@@ -43,9 +42,9 @@ def load_with(fault: Fault) -> None:
     if changed.name == "__init__.py":
         for loaded in [name for name in sys.modules if name.startswith("specedu.kernels")]:
             del sys.modules[loaded]
-        specedu.kernels = _load("specedu.kernels", changed)
+        specedu.kernels = load_module("specedu.kernels", changed)
     else:
-        _load(fault.file.removesuffix(".py").replace("/", "."), changed)
+        load_module(fault.file.removesuffix(".py").replace("/", "."), changed)
 
 
 def write_changed(fault: Fault) -> Path:
@@ -83,15 +82,6 @@ def planted_rule(name: str) -> Rule:
     if name not in faults:
         raise ValueError(f"name: {name!r}, expected one of {', '.join(sorted(faults))}")
     package = "planted_" + name.replace("-", "_")
-    kernels = _load(package, write_changed(faults[name]))
+    kernels = load_module(package, write_changed(faults[name]))
     backend = "triton" if name.endswith("-kernel") else "torch"
     return functools.partial(kernels.verify_chain, backend=backend, check=False)
-
-
-def _load(name: str, path: Path) -> ModuleType:
-    packages = [str(path.parent)] if path.name == "__init__.py" else None
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=packages)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
