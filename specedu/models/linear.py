@@ -4,13 +4,14 @@ On a CPU one token's products are bound by memory, and MKL's float32 product is 
 on some processors. oneDNN's is near it, but wants its weights in blocks of its own: they are
 reordered once. The calls are torch's own and not documented, so each start tries them on a small
 product first; where they fail or differ, plain ``F.linear`` serves. On other processors MKL is the
-faster one for few rows: a large model's products are timed both ways, and both are kept if so.
+faster one for few rows: a large model's products are timed both ways, and both are kept if so. MKL
+in turn streams some weights faster by columns than by rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from statistics import median
 from time import perf_counter
 from typing import NamedTuple
@@ -80,7 +81,10 @@ def products(dtype: torch.dtype, packed: bool | None = None) -> tuple[Apply, App
 
 
 class Either(NamedTuple):
-    """A weight in both layouts: ``plain`` serves up to ``few`` rows, ``packed`` more."""
+    """A weight in both layouts: ``plain`` serves up to ``few`` rows, ``packed`` more.
+
+    ``plain`` may lie by rows or by columns.
+    """
 
     plain: torch.Tensor
     packed: torch.Tensor
@@ -113,10 +117,45 @@ def fastest(
 
     Args:
         packed: every product in oneDNN's layout.
-        plain: the same ones through ``F.linear``.
+        plain: the same ones through ``F.linear``; none where they must not be chosen.
         dtype: of their rows.
         repeats: of the timing, whose median counts.
     """
+    few = 0
+    if plain:
+        while few < 3 and time_ratio(plain, packed, few + 1, few + 1, dtype, repeats) < MARGIN:
+            few += 1
+    best = plain if few else packed
+    padded = time_ratio(packed, best, ROWS, 1, dtype, repeats) < MARGIN
+    return Layouts(few, ROWS if padded else 1)
+
+
+def faster_order(weights: Sequence[torch.Tensor], repeats: int = 5) -> list[torch.Tensor]:
+    """Return the weights of one kind by rows, or by columns where one row's products are faster so.
+
+    Args:
+        weights: each ``[out, in]``, contiguous.
+        repeats: of the timing, whose median counts.
+    """
+    by_columns = [weight.t().contiguous().t() for weight in weights]
+    length, dtype = weights[0].shape[1], weights[0].dtype
+    products = [
+        [(partial(F.linear, weight=weight), length) for weight in order]
+        for order in (by_columns, weights)
+    ]
+    faster = time_ratio(*products, 1, 1, dtype, repeats) < MARGIN
+    return by_columns if faster else list(weights)
+
+
+def time_ratio(
+    a: Sequence[Product],
+    b: Sequence[Product],
+    a_rows: int,
+    b_rows: int,
+    dtype: torch.dtype,
+    repeats: int,
+) -> float:
+    """Return the median time of ``a`` with ``a_rows`` rows over that of ``b`` with ``b_rows``."""
 
     def seconds(products: Sequence[Product], rows: int) -> float:
         inputs = {length: torch.zeros(rows, length, dtype=dtype) for _, length in products}
@@ -125,21 +164,8 @@ def fastest(
             apply(inputs[length])
         return perf_counter() - start
 
-    tried = {("packed", rows): packed for rows in (1, 2, 3, ROWS)}
-    tried |= {("plain", rows): plain for rows in (1, 2, 3)}
-    taken = [
-        {key: seconds(products, key[1]) for key, products in tried.items()}
-        for _ in range(repeats + 1)
-    ][1:]  # the first warms up
-
-    def ratio(a: tuple[str, int], b: tuple[str, int]) -> float:
-        return median(repeat[a] / repeat[b] for repeat in taken)
-
-    few = 0
-    while few < 3 and ratio(("plain", few + 1), ("packed", few + 1)) < MARGIN:
-        few += 1
-    best = ("plain" if few else "packed", 1)
-    return Layouts(few, ROWS if ratio(("packed", ROWS), best) < MARGIN else 1)
+    ratios = [seconds(a, a_rows) / seconds(b, b_rows) for _ in range(repeats + 1)]
+    return median(ratios[1:])  # the first warms up
 
 
 def rows_agree(product: Product, dtype: torch.dtype, most: int = 256) -> bool:

@@ -7,7 +7,8 @@ blocks. The three projections of attention and the two of the MLP are fused into
 A step of one token is bound by reading the weights, so that all else has to be little. Entries of a
 head are paired at loading, and turning them by their position is one complex product. A token's
 keys and values lie side by side in the cache, and one call writes both. Where a request's blocks
-lie behind each other, attention reads them in place.
+lie behind each other, attention reads them in place. What layers add up is float32, with a column
+more, so that a norm takes three calls (``Residual``).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .linear import (
     Product,
     apply_either,
     apply_packed,
+    faster_order,
     fastest,
     int4_products,
     products,
@@ -42,7 +44,7 @@ CACHED = 2**24  # a model of fewer weights stays in a processor's cache: rows co
 
 
 class Layer(NamedTuple):
-    """One layer's weights; those of products in whatever layout the products take."""
+    """One layer's weights: of norms as ``Residual`` takes them, the others as the products do."""
 
     attention_norm: torch.Tensor
     qkv: torch.Tensor
@@ -102,7 +104,7 @@ class LlamaModel:
         prepare, self._linear = int4_products() if quantized else products(dtype, packed)
         weight = {name: tensor.to(dtype) for name, tensor in weights.items()}
         self.embedding = weight["model.embed_tokens.weight"]
-        self.final_norm = weight["model.norm.weight"]
+        self.final_norm = Residual.weight(weight["model.norm.weight"])
         # Absent where it is tied: the embedding is gathered from, and streamed as the head.
         head = weight.get("lm_head.weight", self.embedding)
         self.head = to_int8(head) if quantized else prepare(head)
@@ -197,10 +199,10 @@ class LlamaModel:
         q, k, v = (of(f"self_attn.{name}_proj") for name in ("q", "k", "v"))
         qkv = torch.cat([paired(q, self.head_dim), paired(k, self.head_dim), v])
         return Layer(
-            of("input_layernorm"),
+            Residual.weight(of("input_layernorm")),
             qkv,
             of("self_attn.o_proj"),
-            of("post_attention_layernorm"),
+            Residual.weight(of("post_attention_layernorm")),
             torch.cat([of("mlp.gate_proj"), of("mlp.up_proj")]),
             of("mlp.down_proj"),
         )
@@ -213,19 +215,22 @@ class LlamaModel:
             head: the plain head.
             may_be_plain: whether plain products may be chosen at all.
         """
-        plain = [(functools.partial(F.linear, weight=head), self.config.hidden_size)]
         packed = [(functools.partial(apply_packed, weight=self.head), self.config.hidden_size)]
-        for theirs, ours in zip(fused, self.layers, strict=True):
-            plain += self._products(theirs, F.linear)
-            packed += self._products(ours)
-        few, self.min_rows = fastest(packed, plain, self.dtype)
-        if few and may_be_plain:
-            self.head = Either(head, self.head, few)
-            self.layers = [
-                ours.with_matrices(list(map(Either, theirs.matrices(), ours.matrices(), [few] * 4)))
-                for theirs, ours in zip(fused, self.layers, strict=True)
-            ]
-            self._linear = apply_either
+        packed += [product for layer in self.layers for product in self._products(layer)]
+        plain = [(functools.partial(F.linear, weight=head), self.config.hidden_size)]
+        plain += [product for layer in fused for product in self._products(layer, F.linear)]
+        few, self.min_rows = fastest(packed, plain if may_be_plain else [], self.dtype)
+        if not few:
+            return
+        # All weights of a kind lie by rows or by columns, whichever streams faster.
+        (head,) = faster_order([head])
+        kinds = map(faster_order, zip(*(layer.matrices() for layer in fused), strict=True))
+        self.head = Either(head, self.head, few)
+        self.layers = [
+            layer.with_matrices(list(map(Either, theirs, layer.matrices(), [few] * 4)))
+            for theirs, layer in zip(zip(*kinds, strict=True), self.layers, strict=True)
+        ]
+        self._linear = apply_either
 
     def _products(self, layer: Layer, linear: Apply | None = None) -> list[Product]:
         """Return a layer's products with the length of the rows that they take."""
@@ -248,27 +253,33 @@ class LlamaModel:
     def forward(self, batch: ForwardBatch, cache: torch.Tensor) -> torch.Tensor:
         """Write the batch's keys and values, and return logits, float32 ``[rows, vocab_size]``."""
         tokens = len(batch.input_ids)
-        x = self.embedding[pad_rows(batch.input_ids, self.min_rows)]
+        residual = Residual(self.embedding[pad_rows(batch.input_ids, self.min_rows)], self.eps)
         turns = self._turns(batch.positions)
-        eps = torch.full((1, 1), self.eps)
-        attended = x.new_zeros(len(x), self.heads * self.head_dim)  # padding's rows stay 0
+        # What attention gives; the rows of padding stay 0.
+        attended = torch.zeros(len(residual.x), self.heads * self.head_dim, dtype=self.dtype)
         slots = cache.flatten(1, 2)
         spans = self._spans(batch, slots, cache.shape[2], attended)
+        written = run_of(batch.slot_mapping)
+        places = slots[:, written].unbind() if written else None
         for i, (layer, entries) in enumerate(zip(self.layers, slots.unbind(), strict=True)):
-            normed = rms_norm(x, layer.attention_norm, eps)
+            normed = residual.normed(layer.attention_norm, self.dtype)
             heads = self._linear(normed, layer.qkv)[:tokens].float()
             torch.view_as_complex(heads.view(*turns.shape, 2)).mul_(turns)
             heads = heads.view(tokens, -1, self.head_dim)
-            entries.index_copy_(0, batch.slot_mapping, heads[:, self.heads :])
+            queries, added = heads.split_with_sizes((self.heads, 2 * self.kv_heads), dim=1)
+            if places:
+                places[i].copy_(added)
+            else:
+                entries.index_copy_(0, batch.slot_mapping, added)
             for span in spans:
-                self._attend(span, i, heads[span.rows, : self.heads], entries)
-            x += self._linear(attended, layer.output)
-            normed = rms_norm(x, layer.mlp_norm, eps)
-            gate, up = self._linear(normed, layer.gate_up).chunk(2, dim=1)
-            x += self._linear(F.silu(gate).mul_(up), layer.down)
-        rows = pad_rows(x[batch.logits_indices], self.min_rows)
-        logits = self._linear(rms_norm(rows, self.final_norm, eps), self.head)
-        return logits[: len(batch.logits_indices)].float()
+                self._attend(span, i, queries[span.rows], entries)
+            residual.x.add_(self._linear(attended, layer.output))
+            normed = residual.normed(layer.mlp_norm, self.dtype)
+            gate, up = self._linear(normed, layer.gate_up).view(len(normed), 2, -1).unbind(1)
+            residual.x.add_(self._linear(F.silu(gate).mul_(up), layer.down))
+        wanted = pad_rows(residual.x[batch.logits_indices], self.min_rows)
+        normed = Residual(wanted, self.eps).normed(self.final_norm, self.dtype)
+        return self._linear(normed, self.head)[: len(batch.logits_indices)].float()
 
     def _turns(self, positions: torch.Tensor) -> torch.Tensor:
         """Return by what the pairs of each head are multiplied, ``[tokens, heads, head_dim / 2]``.
@@ -318,15 +329,15 @@ class LlamaModel:
             queries: ``[rows, heads, head_dim]``.
             keys: ``[kv_heads, head_dim, length]``.
             values: ``[kv_heads, length, head_dim]``.
-            mask: ``[kv_heads, group * rows, length]``, added to the scores; None adds nothing.
+            mask: ``[kv_heads, group * rows, length]``, added to the scores; None for a single row.
         """
         rows, group = len(queries), self.heads // self.kv_heads
+        if rows == 1:  # lies in the right order already
+            queries = queries.view(self.kv_heads, group, self.head_dim)
+            return torch.bmm(torch.bmm(queries, keys).softmax(dim=2), values)[None]
         queries = queries.view(rows, self.kv_heads, group, self.head_dim).permute(1, 2, 0, 3)
         queries = queries.reshape(self.kv_heads, group * rows, self.head_dim)
-        if mask is None:
-            scores = torch.bmm(queries, keys)
-        else:
-            scores = torch.baddbmm(mask, queries, keys)
+        scores = torch.baddbmm(mask, queries, keys)
         mixed = torch.bmm(scores.softmax(dim=2), values)
         return mixed.view(self.kv_heads, group, rows, self.head_dim).permute(2, 0, 1, 3)
 
@@ -351,6 +362,42 @@ class LlamaModel:
                 keys, values = (kind.unbind() for kind in split(slots[:, where], self.kv_heads))
             spans.append(Span(rows, where, mask, out[rows], keys, values))
         return spans
+
+
+class Residual:
+    """What the layers add up, float32, and its norm in few calls.
+
+    A root mean square wants the sum of squares plus ``width * eps``. That is what a row's length
+    gives where the row has one entry more, the root of ``width * eps``. Three calls, where torch's
+    ``rms_norm`` takes nine on a CPU.
+
+    Args:
+        x: ``[rows, width]``, the embedded tokens; copied.
+        eps: of the norm.
+
+    Attributes:
+        x: float32 ``[rows, width]``, to be added to in place.
+
+    Example:
+        >>> Residual(torch.tensor([[3.0, 4.0]]), 0.0).normed(Residual.weight(torch.ones(2)))
+        tensor([[0.8485, 1.1314]])
+    """
+
+    def __init__(self, x: torch.Tensor, eps: float) -> None:
+        rows, width = x.shape
+        self._with_eps = torch.full((rows, width + 1), math.sqrt(width * eps))
+        self.x = self._with_eps[:, :width]
+        self.x.copy_(x)
+
+    @staticmethod
+    def weight(weight: torch.Tensor) -> torch.Tensor:
+        """Return a norm's weight as ``normed`` takes it, float32: times the root of its length."""
+        return weight.float() * math.sqrt(len(weight))
+
+    def normed(self, weight: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return each row over the root of its mean square, times ``weight``."""
+        length = torch.linalg.vector_norm(self._with_eps, dim=1, keepdim=True)
+        return torch.div(self.x, length).mul_(weight).to(dtype)
 
 
 class Span(NamedTuple):
@@ -387,6 +434,19 @@ def slots_of(blocks: Sequence[int], length: int, block_size: int) -> slice | tor
     return (starts + torch.arange(block_size)).flatten()[:length]
 
 
+def run_of(slots: torch.Tensor) -> slice | None:
+    """Return slots that run upwards without a gap as a slice, None where they do not.
+
+    Example:
+        >>> run_of(torch.tensor([4, 5, 6])), run_of(torch.tensor([4, 6]))
+        (slice(4, 7, None), None)
+    """
+    ids = slots.tolist()
+    if ids and ids == list(range(ids[0], ids[0] + len(ids))):
+        return slice(ids[0], ids[0] + len(ids))
+    return None
+
+
 def split(entries: torch.Tensor, kv_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return views of ``[layers, length, 2 * kv_heads, head_dim]`` as attention reads them.
 
@@ -406,20 +466,6 @@ def causal_mask(rows: int, length: int) -> torch.Tensor | None:
     if rows == 1:
         return None
     return torch.full((rows, length), -torch.inf).triu_(length - rows + 1)
-
-
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
-    """Return each row over the root of its mean square, times ``weight``.
-
-    Five calls where torch's ``rms_norm`` takes nine on a CPU; the mean is taken in float32.
-
-    Example:
-        >>> rms_norm(torch.tensor([[3.0, 4.0]]), torch.ones(2), torch.zeros(1, 1)).tolist()
-        [[0.8485281467437744, 1.1313709020614624]]
-    """
-    norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32)
-    scale = torch.addcmul(eps, norm, norm, value=1 / x.shape[1]).rsqrt_()
-    return (x * scale).to(x.dtype).mul_(weight)
 
 
 def pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:

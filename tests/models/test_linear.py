@@ -42,6 +42,40 @@ def test_a_probe_that_raises_turns_packing_off(monkeypatch: pytest.MonkeyPatch) 
         linear.products(torch.float32, packed=True)
 
 
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_weights_lie_by_columns_where_that_is_faster(ratio: float, monkeypatch) -> None:
+    generator = torch.Generator().manual_seed(5)
+    weights = [torch.randn(6, 4, generator=generator) for _ in range(2)]
+    monkeypatch.setattr(linear, "time_ratio", lambda *args: ratio)
+    found = linear.faster_order(weights)
+    assert all(map(torch.equal, found, weights))
+    assert {weight.stride() for weight in found} == {(1, 6) if ratio < 1 else (4, 1)}
+
+
+@pytest.mark.parametrize(
+    ("plain", "padded", "expected"),
+    [
+        ([0.5, 0.9, 1.0], 1.2, linear.Layouts(2, 1)),
+        ([0.5, 0.5, 0.5], 0.8, linear.Layouts(3, linear.ROWS)),
+        ([1.0, 0.5, 0.5], 0.8, linear.Layouts(0, linear.ROWS)),
+        ([], 1.2, linear.Layouts(0, 1)),
+    ],
+)
+def test_the_clock_decides_between_layouts(plain, padded, expected, monkeypatch) -> None:
+    """Plain products serve from one row on, as far as they are faster; then padding is tried."""
+    packed = [(linear.apply_packed, 4)]
+    asked = []
+
+    def time_ratio(a, b, a_rows, b_rows, dtype, repeats) -> float:
+        asked.append((a is packed, b is packed, a_rows, b_rows))
+        return plain[a_rows - 1] if b is packed and a is not packed else padded
+
+    monkeypatch.setattr(linear, "time_ratio", time_ratio)
+    theirs = [(F.linear, 4)] if plain else []
+    assert linear.fastest(packed, theirs, torch.float32) == expected
+    assert asked[-1] == (True, expected.few == 0, linear.ROWS, 1)
+
+
 def test_four_bits_keep_a_weight_to_half_a_step() -> None:
     generator = torch.Generator().manual_seed(2)
     weight = torch.randn(32, 64, generator=generator)

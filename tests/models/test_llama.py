@@ -6,13 +6,14 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from engine_cases import atlas
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specedu.models import llama
 from specedu.models.base import ForwardBatch
 from specedu.models.linear import Either, Layouts, packing_works, products
-from specedu.models.llama import LlamaModel, check_config
+from specedu.models.llama import LlamaModel, Residual, check_config
 from specedu.ragged import RaggedBatch
 
 BLOCK = 4
@@ -191,9 +192,15 @@ def test_where_plain_products_are_faster_for_few_rows_both_layouts_are_kept(
     theirs, ours, monkeypatch
 ) -> None:
     monkeypatch.setattr(llama, "CACHED", 0)
-    monkeypatch.setattr(llama, "fastest", lambda packed, plain, dtype: Layouts(few=2, rows=1))
+    monkeypatch.setattr(
+        llama, "fastest", lambda packed, plain, dtype: Layouts(few=2 if plain else 0, rows=1)
+    )
+    monkeypatch.setattr(
+        llama, "faster_order", lambda weights: [w.t().contiguous().t() for w in weights]
+    )
     both = LlamaModel(CONFIG, theirs.state_dict())
     assert all(isinstance(weight, Either) for weight in both.layers[0].matrices())
+    assert both.head.plain.stride() == (1, CONFIG.vocab_size)
     for end in (1, 2, 3, len(TEXT)):  # the first two go plainly
         found, expected = (
             run(model, model.make_cache(12, BLOCK), [(TEXT[:end], 0, list(range(8)))])
@@ -204,6 +211,18 @@ def test_where_plain_products_are_faster_for_few_rows_both_layouts_are_kept(
     assert not any(isinstance(weight, Either) for weight in alone.layers[0].matrices())
     asked = LlamaModel(CONFIG, theirs.state_dict(), packed=True)
     assert not any(isinstance(weight, Either) for weight in asked.layers[0].matrices())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_of_three_calls_is_torchs(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(5, 96, generator=generator).to(dtype) * torch.tensor(
+        [[1e-3], [1], [9], [0], [2]]
+    )
+    weight = torch.randn(96, generator=generator).to(dtype)
+    found = Residual(x, 1e-5).normed(Residual.weight(weight))
+    expected = F.rms_norm(x.float(), (96,), weight.float(), 1e-5)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_only_the_asked_rows_get_logits(ours) -> None:
