@@ -38,12 +38,16 @@ from specedu.timing import PARTS, PartTimer
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2,
          "prompt_lookup_max": 4}  # fmt: skip
+# Where more rows cost nearly nothing, longer drafts pay, and suffixes of one token.
+LONG = {"method": "ngram", "num_speculative_tokens": 12, "prompt_lookup_min": 1,
+        "prompt_lookup_max": 3, "prompt_lookup_latest": True}  # fmt: skip
 INT4 = {"method": "draft_model", "model": "self", "quantization": "int4",
         "num_speculative_tokens": 5}  # fmt: skip
 EARLY_EXIT = {"method": "early_exit", "early_exit_layers": 24, "num_speculative_tokens": 2}
 METHODS: dict[str, dict[str, Any] | None] = {
     "plain": None,
     "n-gram": NGRAM,
+    "n-gram, long": LONG,
     "int4 self-draft": INT4,
     "early exit": EARLY_EXIT,
 }

@@ -164,14 +164,7 @@ export default {
         const y = (event.clientY - box.top) * scale - 20;
         put(Math.round((x / SIDE) * COINS), Math.round((1 - y / SIDE) * COINS));
       };
-      space.addEventListener("pointerdown", (event) => {
-        space.setPointerCapture(event.pointerId);
-        dot.focus();
-        drag(event);
-      });
-      space.addEventListener("pointermove", (event) => {
-        if (space.hasPointerCapture(event.pointerId)) drag(event);
-      });
+      draggable(space, dot, drag);
       return { back, dot };
     }
 

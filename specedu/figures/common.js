@@ -98,6 +98,19 @@ export function button(parent, label, act) {
   return node;
 }
 
+// Calls `drag` with each event of a pointer that goes down on `target`, until it goes up; `focused`
+// gets the keyboard.
+export function draggable(target, focused, drag) {
+  target.addEventListener("pointerdown", (event) => {
+    target.setPointerCapture(event.pointerId);
+    focused.focus();
+    drag(event);
+  });
+  target.addEventListener("pointermove", (event) => {
+    if (target.hasPointerCapture(event.pointerId)) drag(event);
+  });
+}
+
 // A place that is read out when it changes.
 export function readout(parent) {
   return tag("p", { class: "sf-read", "aria-live": "polite" }, parent);
@@ -173,14 +186,7 @@ export function lawBars(parent, model, trait, { name, colour, width = 250, heigh
       const total = model.get(trait).reduce((sum, entry) => sum + entry, 0);
       put(((bottom - y) / (bottom - top)) * total);
     };
-    group.addEventListener("pointerdown", (event) => {
-      group.setPointerCapture(event.pointerId);
-      group.focus();
-      drag(event);
-    });
-    group.addEventListener("pointermove", (event) => {
-      if (group.hasPointerCapture(event.pointerId)) drag(event);
-    });
+    draggable(group, group, drag);
     return { group, bar, text };
   }
 

@@ -133,14 +133,7 @@ export default {
         const at = ((event.clientY - box.top) / box.height) * height;
         put((bottom - at) / (bottom - top));
       };
-      group.addEventListener("pointerdown", (event) => {
-        group.setPointerCapture(event.pointerId);
-        group.focus();
-        drag(event);
-      });
-      group.addEventListener("pointermove", (event) => {
-        if (group.hasPointerCapture(event.pointerId)) drag(event);
-      });
+      draggable(group, group, drag);
       return { group, dot, text };
     }
 

@@ -110,14 +110,7 @@ export default {
       put(2 ** (((at - left) / (width - left - right)) * Math.log2(most)));
     };
     space.style.touchAction = "pan-y";
-    space.addEventListener("pointerdown", (event) => {
-      space.setPointerCapture(event.pointerId);
-      handle.focus();
-      drag(event);
-    });
-    space.addEventListener("pointermove", (event) => {
-      if (space.hasPointerCapture(event.pointerId)) drag(event);
-    });
+    draggable(space, handle, drag);
 
     return watch(model, TRAITS, () => {
       const state = Object.fromEntries(TRAITS.map((name) => [name, model.get(name)]));

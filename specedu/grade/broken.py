@@ -141,13 +141,26 @@ def load_rule(source: str, module: str, function: str, backend: str) -> Rule:
     return functools.partial(rule, **given)
 
 
-def planted(fault: str, function: str) -> Rule:
-    """Return the torch version of a public function with one fault of the kernels in it.
+@functools.cache
+def planted_rule(name: str, function: str = "verify_chain") -> Rule:
+    """Return a public function with one fault of the kernels in it, loaded beside the right one.
+
+    A fault of the Triton kernel, whose name ends in ``-kernel``, runs in the interpreter.
 
     Raises:
+        ValueError: no fault of the kernels has that name.
         Unloadable: the function cannot be had with that fault.
+
+    Example:
+        >>> from specedu.theory.exact import joint_law
+        >>> from specedu.theory.settings import PAIRS, fixed
+        >>> joint_law(planted_rule("p-instead-of-residual"), fixed(*PAIRS[2][0], 1)).deviation
+        Fraction(3, 32)
     """
-    found = next(each for each in FAULTS if each.name == fault)
-    module = found.file.removeprefix("kernels/")
-    source = plant(found, (KERNELS / module).read_text(encoding="utf-8"))
-    return load_rule(absolute(source), module, function, "torch")
+    faults = {fault.name: fault for fault in FAULTS if fault.file.startswith("kernels/")}
+    if name not in faults:
+        raise ValueError(f"name: {name!r}, expected one of {', '.join(sorted(faults))}")
+    module = faults[name].file.removeprefix("kernels/")
+    source = plant(faults[name], (KERNELS / module).read_text(encoding="utf-8"))
+    backend = "triton" if name.endswith("-kernel") else "torch"
+    return load_rule(absolute(source), module, function, backend)

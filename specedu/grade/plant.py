@@ -8,7 +8,6 @@ takes the place of the real one in this process alone.
 from __future__ import annotations
 
 import atexit
-import functools
 import shutil
 import sys
 import tempfile
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import specedu
-from specedu.theory.cells import Rule
 
 from .faults import FAULTS, Fault, plant
 from .loading import load_module
@@ -60,28 +58,3 @@ def write_changed(fault: Fault) -> Path:
     shutil.copytree(ROOT / "kernels", package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / Path(fault.file).name).write_text(source, encoding="utf-8")
     return package / "__init__.py"
-
-
-@functools.cache
-def planted_rule(name: str) -> Rule:
-    """Return ``verify_chain`` with one fault in it, loaded beside the right one.
-
-    A fault of the Triton kernel, whose name ends in ``-kernel``, runs in the interpreter. Values
-    are not checked: what a fault emits is to be seen, not refused.
-
-    Raises:
-        ValueError: no fault of the kernels has that name.
-
-    Example:
-        >>> from specedu.theory.exact import joint_law
-        >>> from specedu.theory.settings import PAIRS, fixed
-        >>> joint_law(planted_rule("p-instead-of-residual"), fixed(*PAIRS[2][0], 1)).deviation
-        Fraction(3, 32)
-    """
-    faults = {fault.name: fault for fault in FAULTS if fault.file.startswith("kernels/")}
-    if name not in faults:
-        raise ValueError(f"name: {name!r}, expected one of {', '.join(sorted(faults))}")
-    package = "planted_" + name.replace("-", "_")
-    kernels = load_module(package, write_changed(faults[name]))
-    backend = "triton" if name.endswith("-kernel") else "torch"
-    return functools.partial(kernels.verify_chain, backend=backend, check=False)

@@ -16,7 +16,7 @@ from specedu.theory.exact import JointLaw, joint_laws
 from specedu.theory.settings import PAIRS, fixed, law_of, turning
 from specedu.theory.verdict import endpoints
 
-from .broken import KERNELS, Unloadable, planted
+from .broken import KERNELS, Unloadable, planted_rule
 from .faults import FAULTS
 from .properties import KINDS
 
@@ -114,7 +114,7 @@ def _known(fault: str, function: str) -> Hashable:
     """Return the fingerprint of a known mistake, None where the rule does not have it."""
     if (fault, function) not in _laws:
         try:
-            answers = fingerprint(planted(fault, function), function)
+            answers = fingerprint(planted_rule(fault, function), function)
         except Unloadable:
             answers = None
         _laws[fault, function] = None if answers == _right(function) else answers

@@ -95,6 +95,31 @@ def memory_bytes() -> int:
         return 0
 
 
+def free_bytes() -> int | None:
+    """Return the memory that processes may still take; None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0][1]) * 1024 if found else None
+
+
+def check_fits(what: str, needed: int) -> None:
+    """Refuse what would take more memory than is free; the system would kill the run otherwise.
+
+    Raises:
+        BackendError: it does not fit.
+    """
+    free = free_bytes()
+    if free is not None and needed > free:
+        raise BackendError(
+            f"memory: {what} takes about {needed / 1e9:.1f} GB, expected at most the "
+            f"{free / 1e9:.1f} GB that are free: take a smaller model, fewer requests at once, or "
+            "fewer tokens"
+        )
+
+
 def versions_of(*names: str) -> dict[str, str]:
     """Return Python's version and those of distributions.
 

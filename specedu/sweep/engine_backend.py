@@ -12,7 +12,7 @@ import json
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,13 +22,14 @@ from specedu.models.loading import EMBEDDED, LoadingError, cache_folder, resolve
 from specedu.models.toy import ContextModel
 from specedu.timing import PartTimer
 
-from .backends import BackendError, texts_of, this_machine, versions_of
+from .backends import BackendError, check_fits, texts_of, this_machine, versions_of
 from .grid import Backend, Cell
 from .samples import Sample, acceptance_of
 
 TOY = "toy"  # an exact model of 16 ids, to try a grid out without weights
 BLOCK = 16
 LONGEST_PROMPT = 512  # tokens, above every one of the project's own prompts
+LOADING = 2  # times the weights: products have a copy in a layout of their own
 OPEN = 3  # engines kept at once: each has a cache, and some a draft
 
 
@@ -55,6 +56,7 @@ class EngineBackend:
         while len(self.engines) >= OPEN:
             self.engines.pop(next(iter(self.engines)))
         try:
+            self._check_fits(cell)
             base = self._base(cell.model)
             longest = min(base.model.max_model_len, LONGEST_PROMPT + room(cell))
             llm = LLM(
@@ -96,6 +98,15 @@ class EngineBackend:
         """Let go of engines and weights."""
         self.engines.clear()
         self.bases.clear()
+
+    def _check_fits(self, cell: Cell) -> None:
+        """Refuse a cell whose weights and caches would take more memory than is free."""
+        size = None if cell.model == TOY else size_of(cell.model)
+        if size is None:
+            return
+        weights = 0 if cell.model in self.bases else LOADING * size.weights
+        slots = (self.most + 1) * (LONGEST_PROMPT + room(cell) + 2 * BLOCK)
+        check_fits(f"{cell.model} for {self.most} requests at once", weights + slots * size.slot)
 
     def _base(self, model: str) -> LLM:
         if model not in self.bases:
@@ -200,6 +211,28 @@ def is_here(model: str) -> bool:
     return (cache_folder() / known.name).is_dir() if known else Path(model).expanduser().is_dir()
 
 
+class Size(NamedTuple):
+    """Bytes of a model's weights, and of its cache for one token in float32."""
+
+    weights: int
+    slot: int
+
+
+def size_of(model: str) -> Size | None:
+    """Return a model's size as its files tell it, None if they are not here."""
+    if not is_here(model):
+        return None
+    try:
+        folder = resolve(model)
+        config = json.loads((folder / "config.json").read_text())
+    except (LoadingError, OSError, ValueError):
+        return None
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    heads = config.get("num_key_value_heads", config["num_attention_heads"])
+    width = config["hidden_size"] // config["num_attention_heads"]
+    return Size(weights, 2 * config["num_hidden_layers"] * heads * width * 4)
+
+
 def estimate_memory(grid_cells: list[Cell]) -> int | None:
     """Return the bytes of weights and caches that the cells need at once, None if not known here.
 
@@ -210,19 +243,11 @@ def estimate_memory(grid_cells: list[Cell]) -> int | None:
     for model in {cell.model for cell in grid_cells}:
         if model == TOY:
             continue
-        if not is_here(model):
+        size = size_of(model)
+        if size is None:
             return None
-        try:
-            folder = resolve(model)
-            config = json.loads((folder / "config.json").read_text())
-        except (LoadingError, OSError, ValueError):
-            return None
-        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        heads = config.get("num_key_value_heads", config["num_attention_heads"])
-        width = config["hidden_size"] // config["num_attention_heads"]
-        slot = 2 * config["num_hidden_layers"] * heads * width * 4
         of = [cell for cell in grid_cells if cell.model == model]
         longest = max(room(cell) for cell in of) + LONGEST_PROMPT + 16
-        caches = OPEN * (max(cell.concurrency for cell in of) + 1) * longest * slot
-        total += 2 * weights + 2 * caches  # twice: a draft model has its own layers
+        caches = OPEN * (max(cell.concurrency for cell in of) + 1) * longest * size.slot
+        total += LOADING * size.weights + 2 * caches  # twice: a draft model has its own layers
     return total

@@ -34,7 +34,7 @@ KINDS_OF_BACKEND = ("specedu", "transformers", "openai")
 DTYPES = ("float32", "bfloat16")
 ENGINES = ("vllm", "sglang", "llama.cpp", "other")
 TRANSFORMERS_METHODS = {  # with what it understands of each
-    "ngram": ("prompt_lookup_max",),
+    "ngram": ("prompt_lookup_min", "prompt_lookup_max"),
     "draft_model": ("model",),
 }
 MOST_CONCURRENCY, MOST_TOKENS, MOST_REPEATS = 4096, 100_000, 1000
@@ -413,6 +413,9 @@ def _check_served(where: str, backend: Backend, method: Method, kappa: int) -> N
         for word in method.settings:
             if word != "method":
                 check_choice(f"{where} on transformers", word, TRANSFORMERS_METHODS[name])
+        if method.settings.get("prompt_lookup_min", 1) != 1:  # it goes down to suffixes of one
+            value = method.settings["prompt_lookup_min"]
+            refuse(f"{where}.prompt_lookup_min on transformers", value, "1")
     else:
         try:
             SpeculativeConfig.of({**method.settings, "num_speculative_tokens": kappa})

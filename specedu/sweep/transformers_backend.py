@@ -11,7 +11,7 @@ import transformers
 
 from specedu.models.loading import LoadingError, resolve
 
-from .backends import BackendError, texts_of, this_machine, versions_of
+from .backends import BackendError, check_fits, texts_of, this_machine, versions_of
 from .engine_backend import weights_hash
 from .grid import Backend, Cell
 from .samples import Sample, acceptance_of
@@ -83,6 +83,7 @@ class TransformersBackend:
     def _model(self, name: str) -> Any:
         if name not in self.models:
             folder = resolve(name)
+            check_fits(name, sum(file.stat().st_size for file in folder.glob("*.safetensors")))
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, dtype=DTYPES[self.backend.dtype]
             ).eval()

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from specedu.figures.playground import PLAYABLE
-from specedu.grade.plant import planted_rule
+from specedu.grade.broken import planted_rule
 from specedu.kernels import verify_chain
 from specedu.theory import adapters, reference
 from specedu.theory.cells import simplest_between

@@ -11,7 +11,7 @@ import torch
 
 import specedu.kernels
 from specedu.grade import properties as has
-from specedu.grade.broken import load_rule, planted
+from specedu.grade.broken import load_rule, planted_rule
 from specedu.grade.properties import KINDS, Property, PropertyResult, properties
 from specedu.grade.recognise import MISTAKES, fingerprint, recognise
 from specedu.theory.cells import Rule
@@ -68,7 +68,7 @@ def test_another_right_solution_has_every_property(path: Path, seed: int | None)
     ],
 )
 def test_a_drawn_case_shows_the_fault_too(fault: str, function: str, name: str) -> None:
-    assert not has_property(name, function, planted(fault, function), seed=4)
+    assert not has_property(name, function, planted_rule(fault, function), seed=4)
 
 
 # --- faults that no planted one has ---------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_rule_that_raises_fails_and_says_so() -> None:
 
 
 def test_a_result_says_where() -> None:
-    rule = planted("p-instead-of-residual", "verify_chain")
+    rule = planted_rule("p-instead-of-residual", "verify_chain")
     two = next(each for each in properties("verify_chain") if each.name == has.TWO_IDS)
     words = two.check(rule).counter_example
     assert "text [0, 1] has probability 9/32, expected 3/16" in words
@@ -195,7 +195,9 @@ def test_known_mistakes_of_the_chain_rule_differ_from_it_and_from_each_other() -
     chain = [
         name for name in MISTAKES if not name.startswith(("block", "one-coin", "threshold-on-t"))
     ]
-    prints = {name: fingerprint(planted(name, "verify_chain"), "verify_chain") for name in chain}
+    prints = {
+        name: fingerprint(planted_rule(name, "verify_chain"), "verify_chain") for name in chain
+    }
     prints["right"] = fingerprint(twin("verify_chain"), "verify_chain")
     same = {a: b for a in prints for b in prints if a < b and prints[a] == prints[b]}
     assert same == {}

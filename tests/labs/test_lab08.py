@@ -250,7 +250,7 @@ def test_a_sweep_goes_on_starts_the_servers_and_reports(tmp_path: Path) -> None:
     assert (command, given["--host"], given["--max-num-seqs"]) == ("serve", "127.0.0.1", "2")
     assert (draft["model"], draft["num_speculative_tokens"]) == ("d", 3)
     last = Record.of((out / "records.jsonl").read_text("utf-8").splitlines()[-1])
-    assert last.samples[0].acceptance.length == 3
+    assert last.samples[0].acceptance.tokens == 3
     (out / "report.html").unlink()
     assert recipe("report", **settings).returncode == 0
     assert (out / "report.html").exists()

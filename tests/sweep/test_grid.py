@@ -102,7 +102,10 @@ def test_a_servers_mistake_is_named(path: str, value: object, message: str | Non
     ("settings", "message"),
     [
         ({"method": "early_exit"}, "expected one of ngram, draft_model"),
-        ({"method": "ngram", "prompt_lookup_min": 2}, "'prompt_lookup_min', expected one of pro"),
+        (
+            {"method": "ngram", "prompt_lookup_min": 2},
+            "prompt_lookup_min on transformers: 2, expected 1",
+        ),
     ],
 )
 def test_what_transformers_cannot_do_is_refused(settings: dict, message: str) -> None:
