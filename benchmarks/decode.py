@@ -42,7 +42,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2,
 LONG = {"method": "ngram", "num_speculative_tokens": 12, "prompt_lookup_min": 1,
         "prompt_lookup_max": 3, "prompt_lookup_latest": True}  # fmt: skip
 INT4 = {"method": "draft_model", "model": "self", "quantization": "int4",
-        "num_speculative_tokens": 5}  # fmt: skip
+        "num_speculative_tokens": 8}  # fmt: skip
 EARLY_EXIT = {"method": "early_exit", "early_exit_layers": 24, "num_speculative_tokens": 2}
 METHODS: dict[str, dict[str, Any] | None] = {
     "plain": None,

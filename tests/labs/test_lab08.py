@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from specedu.grade.loading import load_module
 from specedu.sweep.grid import GridError, load, parse, presets
 from specedu.sweep.recorder import DONE, Record
 from specedu.sweep.samples import Sample
@@ -22,16 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "labs" / "lab08"
 RUN = LAB / "run.sh"
 TASK = yaml.safe_load((LAB / "task.yaml").read_text("utf-8"))
-
-
-def load_local_grid():
-    spec = importlib.util.spec_from_file_location("lab08_local_grid", LAB / "local_grid.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-local_grid = load_local_grid()
+local_grid = load_module("lab08_local_grid", LAB / "local_grid.py")
 
 
 def recipe(*words: str, folder: Path, **settings: str) -> subprocess.CompletedProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from pathlib import Path
@@ -10,19 +9,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from specedu.grade.loading import load_module
+
 ROOT = Path(__file__).resolve().parents[2]
 LABS = ROOT / "labs"
 SOURCES = sorted(LABS.glob("lab[0-9][0-9].py"))
-
-
-def load_make():
-    spec = importlib.util.spec_from_file_location("labs_make", LABS / "make.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make = load_make()
+make = load_module("labs_make", LABS / "make.py")
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
