@@ -480,7 +480,17 @@ def make_proposer(
         config.draft_sample_method,
         # Early exit's layers are the target's: they are no other queue.
         draft_slots=0 if config.method == "early_exit" else 1,
+        reads_target_cache=own_layers(config, model),
     )
+
+
+def own_layers(config: SpeculativeConfig, model: Model) -> bool:
+    """Return whether a draft is made of the target's layers, and their cache can be read by layer.
+
+    Layers of the same weights alone hold the same keys and values, or nearly.
+    """
+    of_target = config.method == "early_exit" or config.model == "self"
+    return of_target and getattr(model, "cache_by_layers", False)
 
 
 def draft_of(config: SpeculativeConfig, model: Model) -> Model:

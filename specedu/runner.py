@@ -152,6 +152,8 @@ class Runner:
         self.cache: Any = model.make_cache(num_blocks, block_size)
         self.coins = coins
         self.proposer = proposer
+        if getattr(proposer, "reads_target_cache", False):
+            proposer.target_cache = self.cache
         self.kappa = num_speculative_tokens
         self.draft_length = draft_length or (lambda decodes: num_speculative_tokens)
         self.backend = backend

@@ -3,6 +3,10 @@
 The draft model's cache is indexed by the target's blocks, so that rolling back, freeing and
 preempting cover both. How far it is computed is its own affair: after a step it holds the committed
 text up to its first wrong guess, and catches up from committed text before it guesses again.
+
+A draft of the target's own layers need not compute what the target has computed: its first layers
+hold the very same keys and values, its weights in four bits nearly the same. Such a draft copies
+them, the prompt's too, and computes the last token alone.
 """
 
 from __future__ import annotations
@@ -30,6 +34,9 @@ class DraftModelProposer:
     Attributes:
         draft_slots: 1 unless given: a decode runs through the draft model's queue too.
         num_lookahead_tokens: the last draft but one is written κ - 1 slots behind the text.
+        reads_target_cache: whether it is of the target's own layers; the runner then sets the next.
+        target_cache: where the target's entries are copied from, ``[layers, num_blocks, block_size,
+            ...]`` with as many layers at least; None computes them.
     """
 
     def __init__(
@@ -41,22 +48,30 @@ class DraftModelProposer:
         block_size: int,
         draft_sample_method: str = "greedy",
         draft_slots: int = 1,
+        reads_target_cache: bool = False,
     ) -> None:
         self.model = model
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.probabilistic = draft_sample_method == "probabilistic"
         self.draft_slots = draft_slots
+        self.reads_target_cache = reads_target_cache
         self.num_lookahead_tokens = num_speculative_tokens
         self.cache = model.make_cache(num_blocks, block_size)
+        self.target_cache: torch.Tensor | None = None
+        self.copied: dict[str, int] = {}  # request -> how many tokens came from the target's cache
         self.fed: dict[str, list[int]] = {}  # request -> the tokens that its cache holds
 
     def forget(self, request_id: str) -> None:
         """Drop what the cache holds of a request."""
         self.fed.pop(request_id, None)
+        self.copied.pop(request_id, None)
 
     def propose(self, tasks: Sequence[DraftTask], coins: CoinSource) -> list[Draft]:
         """Catch up to each committed text, then draft one token a pass for all tasks together."""
+        if self.target_cache is not None:
+            for task in tasks:
+                self._copy(task)
         drafted: list[list[int]] = [[] for _ in tasks]
         rows: list[list[torch.Tensor]] = [[] for _ in tasks]
         for i in range(max((task.limit for task in tasks), default=0)):
@@ -81,6 +96,19 @@ class DraftModelProposer:
             for task, ids, law in zip(tasks, drafted, rows, strict=True)
         ]
 
+    def _copy(self, task: DraftTask) -> None:
+        """Take over what the target computed since the last time: all but the text's last token."""
+        ours, theirs = self.cache.flatten(1, 2), self.target_cache.flatten(1, 2)
+        start, end = self.copied.get(task.request_id, 0), len(task.token_ids) - 1
+        slots = torch.tensor(self._slots(task, start, end), dtype=torch.int64)
+        ours[:, slots] = theirs[: len(ours), slots]
+        self.copied[task.request_id] = end
+        self.fed[task.request_id] = list(task.token_ids[:end])
+
+    def _slots(self, task: DraftTask, start: int, end: int) -> list[int]:
+        size = self.block_size
+        return [task.blocks[i // size] * size + i % size for i in range(start, end)]
+
     def _forward(self, tasks: Sequence[DraftTask], drafted: Sequence[list[int]]) -> torch.Tensor:
         """Feed what each request's cache lacks of text and drafts; return the last rows' logits."""
         feeds, starts, slots = [], [], []
@@ -90,8 +118,7 @@ class DraftModelProposer:
             start = min(common_prefix(held, text), len(text) - 1)
             feeds.append(text[start:])
             starts.append(start)
-            size = self.block_size
-            slots += [task.blocks[i // size] * size + i % size for i in range(start, len(text))]
+            slots += self._slots(task, start, len(text))
             self.fed[task.request_id] = text
         counts = [len(feed) for feed in feeds]
         ragged = RaggedBatch.from_counts(starts, counts)

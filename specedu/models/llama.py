@@ -78,6 +78,7 @@ class LlamaModel:
         max_model_len: the context it was trained for.
         eos_token_id: the id that ends a text, a tuple of several; None without.
         batch_invariant: whether a row has the same bits in whatever company, see ``invariant``.
+        cache_by_layers: True: its cache is a tensor whose first axis are the layers.
         min_rows: passes of fewer rows are padded to it; 1 in four bits, which more rows only slow.
     """
 
@@ -90,6 +91,7 @@ class LlamaModel:
         quantized: bool = False,
     ) -> None:
         self.config = config
+        self.cache_by_layers = True
         self.read_weights: Callable[[], Weights] = lambda: weights
         self.vocab_size = config.vocab_size
         self.max_model_len = config.max_position_embeddings

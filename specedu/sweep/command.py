@@ -54,6 +54,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print_estimate(console, grid, read(folder / RECORDS)[0], arguments.price)
         return RIGHT
+    report.check()
     others = [record for file in arguments.others for record in _others(file)]
     if arguments.report_only:
         records, _, note = read(folder / RECORDS)

@@ -348,19 +348,30 @@ def _origins(records: Sequence[Record]) -> Iterable[str]:
                  "cells"], rows)  # fmt: skip
 
 
+def check() -> None:
+    """Ask for what figures need; called before anything is measured too.
+
+    Raises:
+        ReportError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ReportError(
+            "the report needs matplotlib: pip install 'specedu[figures]'; what was measured before "
+            "is kept"
+        ) from error
+
+
 # --- pieces ---------------------------------------------------------------------------------------
 
 
 def figure(name: str, caption: str, alt: str, draw: Any) -> str:
     """Return a figure as inline SVG with a text for those who do not see it."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ReportError(
-            "the report needs matplotlib: pip install 'specedu[figures]'; the records are kept, "
-            "and --report-only makes the report from them"
-        ) from error
+    check()
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         drawn = Figure(figsize=(7.2, 4.2), layout="constrained")
         axes = drawn.add_subplot()

@@ -145,6 +145,7 @@ STORED = {  # seconds of a step, and of each of its positions, where nothing was
 PROMPT = 150  # tokens of the project's prompts, about the mean
 LENGTH = 1.6  # tokens of a speculative step, low rather than high
 OPENING = 4.0  # seconds until an engine with a new draft is ready
+STARTING = 90.0  # until a server with 8 billion parameters is, where the sweep starts it; a guess
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,8 @@ def estimate(
             total *= sum(record.seconds for record in times) / expected
             source[name] = f"scaled by {len(times)} recorded cells"
         else:
-            total += OPENING * engines
+            started = grid.backends[name].one_at_a_time
+            total += (STARTING if started else OPENING) * engines
             source[name] = (
                 "a short timing just now" if timed else "stored rates, not of this machine"
             )

@@ -8,6 +8,7 @@ answers; where neither is there the record says so.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -39,6 +40,7 @@ NO_FILTERS = {  # where a server or the model's own settings would filter: the l
     "llama.cpp": {"top_p": 1.0, "top_k": 0, "min_p": 0.0},
     "other": {"top_p": 1.0},
 }
+LAST_LINES = 3  # of a server's log, in the reason why it failed
 PATIENCE = 10.0  # seconds for what a server answers at once: models, version, metrics
 
 
@@ -154,7 +156,7 @@ class ServerBackend:
             if process.poll() is not None:
                 log.seek(0)
                 said = [line for line in log.read().splitlines() if line.strip()]
-                last = said[-1][:300] if said else "it said nothing"
+                last = " / ".join(said[-LAST_LINES:])[-400:] or "it said nothing"
                 self.close()
                 raise BackendError(f"server ended with status {process.returncode}: {last}")
             try:
@@ -434,4 +436,6 @@ def end(process: subprocess.Popen, patience: float = 20.0) -> None:
             break
         except subprocess.TimeoutExpired:
             continue
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # what outlived it would keep a GPU's memory
     process.wait()

@@ -137,6 +137,18 @@ def test_the_cells_are_the_presets() -> None:
     assert {c.key for c in parse(text).cells} == {c.key for c in load("h100").cells}
 
 
+def test_four_engines_share_one_grid_and_what_starts_them_is_here() -> None:
+    found = load(str(LAB / "engines-cpu.yaml"))
+    assert list(found.backends) == ["specedu", "transformers", "llama.cpp", "vllm"]
+    assert {backend.dtype for backend in found.backends.values()} == {"bfloat16"}
+    asked = [{(c.method, c.settings, c.kappa, c.kind, c.concurrency) for c in found.cells
+              if c.backend == name} for name in found.backends]  # fmt: skip
+    assert asked[0] and all(cells == asked[0] for cells in asked)
+    for server in found.backends["llama.cpp"].servers.values():
+        script = re.search(r"\S+\.py", server.command)[0]
+        assert (ROOT / script).is_file()
+
+
 def test_every_server_takes_as_many_requests_as_the_grid_sends() -> None:
     text, _ = local_grid.localise("h100", ["vllm", "sglang"], token=True)
     found = parse(text)

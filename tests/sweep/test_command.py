@@ -62,6 +62,15 @@ def test_the_toy_is_swept_and_reported(grid: Path, tmp_path: Path, capsys) -> No
     assert "0 cells measured" in capsys.readouterr().out
 
 
+def test_without_matplotlib_nothing_is_measured_in_vain(
+    grid: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert sweep(grid, "--out", tmp_path / "out") != cli.RIGHT
+    assert "pip install 'specedu[figures]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_dry_run_measures_nothing(grid: Path, tmp_path: Path, capsys) -> None:
     assert sweep(grid, "--out", tmp_path / "out", "--dry-run", "--price", "2") == cli.RIGHT
     said = capsys.readouterr().out
