@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from specedu.theory.rates import expected_tokens
@@ -25,8 +26,8 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
   color: #1b1b1b; background: #fff; }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; display: block; overflow-x: auto; }
-th, td { border: 1px solid #c8c8c8; padding: .15rem .6rem; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+th, td { border: 1px solid #c8c8c8; padding: .15rem .6rem; text-align: left; }
+td.number { text-align: right; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
 figcaption { color: #444; } .verdict { border-left: .3rem solid #1f5fa8; padding-left: 1rem; }
 """
@@ -70,6 +71,7 @@ def page(records: Sequence[Record], title: str, costs: Mapping[str, float]) -> s
         *(f"<p>{esc(words)}</p>" for words in (*verdicts(found), *best_kappa(found))),
         f"<p>{esc(RANGE if found else NOTHING)}</p>",
         "</div>",
+        *_speeds(records),
         *_speedups(found),
         *_rates(found),
         *_lengths(found),
@@ -99,6 +101,33 @@ def _groups(found: Sequence[Line]) -> dict[tuple, list[Line]]:
 def _name(group: tuple) -> str:
     backend, model, temperature = group
     return f"{backend}, {model}, temperature {temperature:g}"
+
+
+def _speeds(records: Sequence[Record]) -> Iterable[str]:
+    """Tokens a second, backends below each other."""
+    rates: dict[tuple, dict[tuple, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for record in records:
+        cell = record.cell
+        if record.state != DONE or not record.samples:
+            continue
+        how = cell.method if cell.plain else f"{cell.method}, kappa {cell.kappa}"
+        row = cell.kind, how, cell.backend, cell.dtype
+        rates[cell.model, cell.temperature, cell.tokens][row][cell.concurrency] = median(
+            sample.rate for sample in record.samples
+        )
+    if rates:
+        yield "<h2>Tokens a second</h2>"
+        yield ("<p>Of all requests together, behind their first tokens: the median of the repeats, "
+               "by requests at once.</p>")  # fmt: skip
+    for (model, temperature, tokens), rows in rates.items():
+        batches = sorted({batch for by_batch in rows.values() for batch in by_batch})
+        yield f"<p>{esc(model)}, temperature {temperature:g}, {tokens} tokens of each request</p>"
+        yield table(
+            f"{model}, temperature {temperature:g}: tokens a second",
+            ["prompts", "method", "backend", "dtype", *(f"B = {batch}" for batch in batches)],
+            [[*row, *(f"{by[batch]:.1f}" if batch in by else "" for batch in batches)]
+             for row, by in sorted(rows.items(), key=lambda one: one[0][:2])],
+        )  # fmt: skip
 
 
 def _speedups(found: Sequence[Line]) -> Iterable[str]:
@@ -393,11 +422,16 @@ def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) 
     head = "".join(f'<th scope="col">{esc(word)}</th>' for word in headings)
     body = "".join(
         "<tr>" + f'<th scope="row">{esc(first)}</th>'
-        + "".join(f"<td>{esc(cell)}</td>" for cell in rest) + "</tr>"
+        + "".join(f"<td{_numeric(cell)}>{esc(cell)}</td>" for cell in rest) + "</tr>"
         for first, *rest in rows
     )  # fmt: skip
     return (f'<table aria-label="{esc(caption)}"><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table>")  # fmt: skip
+
+
+def _numeric(value: object) -> str:
+    """Return the class of a cell that holds a number, perhaps with its range."""
+    return ' class="number"' if re.fullmatch(r"-?[\d.]+( \(.*\))?", str(value)) else ""
 
 
 def esc(value: object) -> str:

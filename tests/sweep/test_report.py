@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import median
 
 import pytest
 import sweeping
@@ -93,6 +94,13 @@ def test_files_of_several_backends_are_one_report(tmp_path: Path) -> None:
     text = report.page([*found, *other], "t", {})
     assert "fake, toy, temperature 0" in text and "other, toy, temperature 0" in text
     assert {r.state for r in found} == {DONE, SKIPPED}
+    table = re.search(r'<table aria-label="toy, temperature 0: tokens a second">.*?</table>', text)
+    rows = re.findall(r'<tr><th scope="row">(.*?)</tr>', table[0])
+    plain = next(r for r in found if r.cell.plain and r.cell.concurrency == 1)
+    rate = f'<td class="number">{median(s.rate for s in plain.samples):.1f}</td>'
+    of = [row for row in rows if row.startswith("copy</th><td>plain</td>")]
+    assert [re.findall("<td>(.*?)</td>", row)[1] for row in of] == ["fake", "other"]
+    assert all(re.search('<td class="number">.*?</td>', row)[0] == rate for row in of)
 
 
 def test_without_matplotlib_the_way_out_is_told(tmp_path: Path, monkeypatch) -> None:
