@@ -1,5 +1,6 @@
 # Each target is the plain command it names. The first one sets up .venv; later ones start in seconds.
 #
+#   make install                  set up .venv alone
 #   make test                     everything: unit tests, exact laws, compile gate
 #   make book                     build the book, print where to open it (the model is fetched once)
 #   make serve                    build it, then serve it on localhost
@@ -26,10 +27,12 @@ INSTALLED := $(VENV)/.installed
 NEXT := .triton-$(NEXT_TRITON)
 PYTEST := $(RUN) -m pytest -n auto --dist loadfile
 
-.PHONY: test book serve laws faults faults-own grids stress atlas lint test-next-triton bench clean
+.PHONY: install test book serve laws faults faults-own grids stress atlas lint test-next-triton bench clean
 
 test: $(INSTALLED)
 	$(PYTEST)
+
+install: $(INSTALLED)
 
 book: $(INSTALLED)
 	$(RUN) book/build.py

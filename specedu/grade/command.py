@@ -14,14 +14,24 @@ from rich.table import Table
 from .broken import MARK, broken_source, exercise_name
 from .checking import SECONDS, Report, check_file
 from .exercises import EXERCISES, Exercise, find
+from .sandbox import helpers
+from .scan import refusals
 
+LEGEND = {  # what a counter-example's signs mean, told where it has them
+    "kappa =": "  (kappa: drafts of the step; p, q: the target's and the draft's law of each row)",
+    "turning": "  (turning: laws that change with every token of the text before them)",
+    "text [": "  (text: a step's tokens, filled up by plain decoding; emitted: the step's alone)",
+    "about ": "  (about: the rule changes at coins where it should not; they were found by search)",
+    "u =": "  (u: the coin that tests a draft; w: the coin that draws the final token)",
+}
 STATE = ".specedu-exercises.json"  # beside the files: how many hints were shown
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the five actions and their arguments."""
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("list", help="show the exercises")
+    show = actions.add_parser("list", help="show the exercises")
+    show.add_argument("--answers", action="store_true", help="say in which nothing is wrong")
     start = actions.add_parser("start", help="write an exercise's file")
     start.add_argument("name", metavar="NAME")
     start.add_argument("--to", type=Path, default=Path(), metavar="FOLDER",
@@ -33,11 +43,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     check.add_argument("--seconds", type=float, default=SECONDS, metavar="S",
                        help=f"stop after so long (default: {SECONDS})")  # fmt: skip
     hint = actions.add_parser("hint", help="show the next hint")
-    hint.add_argument("name", metavar="NAME")
+    hint.add_argument("name", metavar="NAME", help="of the exercise, or its file")
     hint.add_argument("--to", type=Path, default=Path(), metavar="FOLDER",
                       help="where the exercise was started (default: here)")  # fmt: skip
     diff = actions.add_parser("diff", help="show your changes")
-    diff.add_argument("name", metavar="NAME")
+    diff.add_argument("name", metavar="NAME", help="of the exercise, or its file")
     diff.add_argument("file", type=Path, nargs="?", metavar="FILE", help="default: NAME's, here")
 
 
@@ -50,33 +60,37 @@ def run(arguments: argparse.Namespace) -> bool:
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     if arguments.action == "list":
-        console.print(table())
+        console.print(table(arguments.answers))
     elif arguments.action == "start":
         start(find(arguments.name), arguments.to, arguments.force, console)
     elif arguments.action == "check":
         file = arguments.file or only_exercise(Path())
         return check(exercise_of(file), file, arguments.seconds, console)
     elif arguments.action == "hint":
-        console.print(next_hint(find(arguments.name), arguments.to))
+        exercise, file = named(arguments.name)
+        console.print(next_hint(exercise, file.parent if file else arguments.to))
     else:
-        exercise = find(arguments.name)
-        changes = diff(exercise, arguments.file or Path(exercise.file))
+        exercise, file = named(arguments.name)
+        changes = diff(exercise, arguments.file or file or Path(exercise.file))
         console.print(changes or "nothing is changed yet", end="" if changes else "\n")
     return True
 
 
-def table() -> Table:
-    """Return the list of exercises; which of them hold a fault it does not say."""
-    grid = Table(box=SIMPLE_HEAD)
+def table(answers: bool = False) -> Table:
+    """Return the list of exercises; with ``answers``, which of them hold a fault."""
+    grid = Table(box=SIMPLE_HEAD, caption="min: minutes; of 5: difficulty")
     grid.add_column("exercise", no_wrap=True)
     grid.add_column("report", ratio=1)
-    grid.add_column("file", no_wrap=True)
-    for heading in ("points", "minutes", "difficulty"):
+    grid.add_column("version")
+    for heading in ("points", "min", "of 5"):
         grid.add_column(heading, justify="right")
+    if answers:
+        grid.add_column("fault")
     for each in EXERCISES:
-        kernel = " (Triton)" if each.backend == "triton" else ""
-        grid.add_row(each.name, each.title, each.source + kernel, str(each.points),
-                     str(each.minutes), str(each.difficulty))  # fmt: skip
+        version = "Triton" if each.backend == "triton" else "torch"
+        grid.add_row(each.name, each.title, version, str(each.points),
+                     str(each.minutes), str(each.difficulty),
+                     *([each.fault or "none"] if answers else []))  # fmt: skip
     return grid
 
 
@@ -119,6 +133,16 @@ def exercise_of(file: Path) -> Exercise:
     return find(exercise_name(text) or file.stem)
 
 
+def named(word: str) -> tuple[Exercise, Path | None]:
+    """Return the exercise of a name or a file, and the file where it was one.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    file = Path(word)
+    return (exercise_of(file), file) if file.is_file() else (find(word), None)
+
+
 def check(exercise: Exercise, file: Path, seconds: float, console: Console) -> bool:
     """Check a file, print what was found, and return whether it passes."""
 
@@ -132,7 +156,17 @@ def check(exercise: Exercise, file: Path, seconds: float, console: Console) -> b
     report = check_file(exercise, file, seconds, show)
     for words in verdict(exercise, report):
         console.print(words)
+    for words in refused(exercise, file):
+        console.print(f"a grader refuses this file, and gives no points: {words}")
     return report.passed
+
+
+def refused(exercise: Exercise, file: Path) -> list[str]:
+    """Return what a grader refuses in a file's text, whatever its rule does."""
+    try:
+        return refusals(file.read_text(encoding="utf-8"), helpers(exercise.source))
+    except (SyntaxError, ValueError):
+        return []  # the check has said so
 
 
 def verdict(exercise: Exercise, report: Report) -> list[str]:
@@ -142,7 +176,9 @@ def verdict(exercise: Exercise, report: Report) -> list[str]:
     if report.error:
         lines.append(f"\n{report.error}")
     if failed:
-        lines.append(f"\n{failed[0].name}: {failed[0].counter_example}")
+        example = failed[0].counter_example
+        lines.append(f"\n{failed[0].name}: {example}")
+        lines += [words for sign, words in LEGEND.items() if sign in example]
     if report.mistake:
         lines.append(f"\n{report.mistake}")
     held = len(report.results) - len(failed)

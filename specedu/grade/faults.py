@@ -185,8 +185,9 @@ FAULTS: tuple[Fault, ...] = (
     _twin(
         "reused-coin", "chain.py",
         "q_rows, excluded, final_coins, greedy)\n",
-        "q_rows, excluded, torch.where(num_accepted < counts, torch.cat([accept_coins, final_coins]"
-        ")[starts + num_accepted], final_coins), greedy)\n",
+        "q_rows, excluded,\n        torch.where(\n            num_accepted < counts,\n"
+        "            torch.cat([accept_coins, final_coins])[starts + num_accepted],\n"
+        "            final_coins,\n        ),\n        greedy)\n",
         "the coin that refused the draft also draws its replacement (atlas B05)",
         f"{CHAIN}::test_the_final_draw_has_a_coin_of_its_own",
     ),

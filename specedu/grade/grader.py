@@ -15,6 +15,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -65,8 +66,8 @@ class Submission:
 def collect(folder: Path) -> tuple[list[Submission], list[str]]:
     """Return the submissions of a folder, and in words what was passed over.
 
-    ``STUDENT/EXERCISE.py`` and ``STUDENT_EXERCISE.py`` are read. Links are not followed: the file
-    behind one need not be the student's.
+    ``STUDENT/EXERCISE.py`` and ``STUDENT_EXERCISE.py`` are read, whatever the case, and with what
+    browsers add to a name. Links are not followed: the file behind one need not be the student's.
 
     Raises:
         ValueError: the folder is none.
@@ -88,20 +89,25 @@ def collect(folder: Path) -> tuple[list[Submission], list[str]]:
         shown = os.fsencode(student).decode("utf-8", "backslashreplace")  # any bytes can be a name
         new = Submission(shown, name, str(path))
         if found.setdefault(new.key, new) is not new:
-            pass_over(path, f"there is another of {shown}")
+            taken = Path(found[new.key].path).name
+            pass_over(path, f"{taken} of {shown} is taken for the same exercise")
         return None
 
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):
             continue
         if entry.is_dir() and not entry.is_symlink():
-            for file in sorted(entry.glob("*.py")):
-                take(entry.name, _exercise(file.stem), file)
+            for file in sorted(entry.rglob("*.py")):
+                if file.parent == entry:
+                    take(entry.name, _exercise(file.stem), file)
+                else:
+                    pass_over(file, "too deep, expected STUDENT/EXERCISE.py")
         elif entry.suffix == ".py":
-            ends = [each for each in EXERCISES if each.file.removesuffix(".py") == entry.stem
-                    or entry.stem.replace("-", "_").endswith("_" + each.file[:-3])]  # fmt: skip
+            stem = plain_stem(entry.stem)
+            ends = [each for each in EXERCISES if stem == each.file.removesuffix(".py")
+                    or stem.endswith("_" + each.file.removesuffix(".py"))]  # fmt: skip
             name = max((each.name for each in ends), key=len, default=None)
-            student = entry.stem[: -len(name) - 1] if name else ""
+            student = entry.stem[: len(stem) - len(name) - 1] if name else ""
             take(student or entry.stem, name if student else None, entry)
         else:
             pass_over(entry, "neither a folder nor a Python file")
@@ -110,7 +116,17 @@ def collect(folder: Path) -> tuple[list[Submission], list[str]]:
 
 def _exercise(stem: str) -> str | None:
     names = {each.file.removesuffix(".py"): each.name for each in EXERCISES}
-    return names.get(stem.replace("-", "_"))
+    return names.get(plain_stem(stem))
+
+
+def plain_stem(stem: str) -> str:
+    """Return a file's stem without its case, and without what a second download adds to it.
+
+    Example:
+        >>> plain_stem("Rare-Words (1)")
+        'rare_words'
+    """
+    return re.sub(r"\s*\(\d+\)$", "", stem).lower().replace("-", "_")
 
 
 def read(submission: Submission) -> bytes:

@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> None:
         console.print(f"passed over: {_plain(words)}")
     for words in sorted({words for line in graded for words in line["missing"]}):
         console.print(f"not held back on this system: {words}")
-    console.print(f"held-out checks; {out / 'results.csv'}, results.json, students/*.html")
+    console.print(f"held-out checks; {out / 'results.csv'}, students.csv, results.json, "
+                  "students/*.html")  # fmt: skip
 
 
 def _plain(words: str) -> str:

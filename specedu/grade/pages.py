@@ -29,7 +29,7 @@ HELD_OUT = (
 
 
 def write(out: Path, graded: Sequence[dict[str, Any]], over: Sequence[str]) -> None:
-    """Write ``results.csv``, ``results.json`` and ``students/*.html`` into a folder.
+    """Write ``results.csv``, ``students.csv``, ``results.json`` and ``students/*.html``.
 
     Args:
         out: the folder.
@@ -54,6 +54,11 @@ def write(out: Path, graded: Sequence[dict[str, Any]], over: Sequence[str]) -> N
         }
         for student in students
     }
+    with (out / "students.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["student", "points", "of", "page"])
+        for student, total in totals.items():
+            rows.writerow(map(_cell, (student, total["points"], total["of"], pages[student])))
     report = {"students": totals, "submissions": list(graded), "passed_over": list(over)}
     (out / "results.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     (out / "students").mkdir(exist_ok=True)

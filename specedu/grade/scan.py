@@ -47,7 +47,7 @@ def refusals(source: str, helpers: Collection[str]) -> list[str]:
         >>> refusals("from specedu.kernels.ratio import ratio_run", ("ratio",))
         []
     """
-    tree = ast.parse(source)
+    tree = ast.parse(source, filename="the file")
     modules = set()  # names that stand for a module in this file
     found = []
     for node in ast.walk(tree):

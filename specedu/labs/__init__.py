@@ -6,6 +6,9 @@ A lab's notebook imports its checks from here, so that it needs nothing beside t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+BLANK = "not filled in yet"
 
 
 class NotYet(AssertionError):
@@ -28,7 +31,23 @@ def report(properties: Iterable[tuple[str, bool, str]]) -> None:
     failed = ""
     for words, holds, seen in properties:
         mark = "ok    " if holds else "FAILED"
+        seen = BLANK if seen == repr(...) else seen
         print(f"{mark}  {words}{'' if holds or not seen else f': {seen}'}")
         failed = failed or ("" if holds else words)
     if failed:
         raise NotYet(failed)
+
+
+def filled(value: Any, words: str) -> Any:
+    """Return what a student's code gave, refused where that is nothing.
+
+    Raises:
+        NotYet: it is None or an ellipsis.
+
+    Example:
+        >>> filled(3, "a number")
+        3
+    """
+    if value is None or value is ...:
+        report([(words, False, BLANK)])
+    return value

@@ -15,7 +15,7 @@ from specedu.theory.reference import Law
 from specedu.theory.settings import PAIRS, fixed, show, turning
 from specedu.theory.verdict import counter_example, endpoints, is_wrong
 
-from . import report
+from . import filled, report
 
 Verify = Callable[[list[Law], list[Law], list[int], list[Fraction], Fraction], list[int]]
 
@@ -35,8 +35,8 @@ def check_residual(residual: Callable[[Law, Law], Law]) -> None:
                 continue
             left = reference.residual(p, q)
             expected = tuple(mass / sum(left) for mass in left)
-            found = tuple(residual(p, q))
             words = f"p = {show(p)}, q = {show(q)}"
+            found = tuple(filled(residual(p, q), words))
             rows.append((words, found == expected, f"{show(found)}, expected {show(expected)}"))
     report(rows)
 

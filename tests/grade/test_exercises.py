@@ -139,8 +139,9 @@ def test_start_check_diff_and_hint(
     exercise = find("second-chance")
     assert cli.main(["exercise", "start", "second-chance"]) == 0
     assert only_exercise(Path()) == Path(exercise.file)
-    assert cli.main(["exercise", "diff", "second-chance"]) == 0
-    assert "nothing is changed yet" in capfd.readouterr().out
+    for named in ("second-chance", exercise.file):  # a file is as good as a name
+        assert cli.main(["exercise", "diff", named]) == 0
+        assert "nothing is changed yet" in capfd.readouterr().out
 
     assert cli.main(["exercise", "check"]) == 1
     out = capfd.readouterr().out
@@ -160,6 +161,9 @@ def test_start_check_diff_and_hint(
     assert "FAILED" not in out
     assert "10 of 10 points" in out
     assert exercise.post_mortem in out
+    file.write_text(file.read_text() + "\nimport sys\n")  # right, and no grader would run it
+    assert cli.main(["exercise", "check", exercise.file]) == 0
+    assert re.search(r"gives no points: line \d+: import of sys", capfd.readouterr().out)
     assert cli.main(["exercise", "diff", "second-chance", exercise.file]) == 0
     assert f"+    q_rows = {fault.right}" in capfd.readouterr().out
 

@@ -95,6 +95,22 @@ def test_what_is_no_submission_is_passed_over_and_said(folder: Path) -> None:
     ]
 
 
+def test_names_are_read_as_browsers_and_people_write_them(tmp_path: Path) -> None:
+    dashed, stem = ONE.file.replace("_", "-"), ONE.file.removesuffix(".py")
+    for path in (f"ann/{stem} (1).py", f"bob/{ONE.file.title()[:-3]}.py", f"Cy_{dashed}",
+                 f"dee/{ONE.file}", f"dee/{dashed}", f"eve/week1/{ONE.file}"):  # fmt: skip
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+    found, over = collect(tmp_path)
+    assert [(one.student, one.exercise) for one in found] == [
+        (name, ONE.name) for name in ("Cy", "ann", "bob", "dee")
+    ]
+    assert over == [
+        f"dee/{ONE.file}: {dashed} of dee is taken for the same exercise",
+        f"eve/week1/{ONE.file}: too deep, expected STUDENT/EXERCISE.py",
+    ]
+
+
 @pytest.mark.parametrize(
     ("student", "words"),
     [
@@ -123,6 +139,10 @@ def test_each_student_gets_a_page_that_runs_nothing(whole: Path) -> None:
         for each in properties(find(row["exercise"]).function):
             assert each.name in text
     assert not any(row["student"].startswith(("=", "+", "-", "@")) for row in rows)
+    with (whole / "students.csv").open(newline="", encoding="utf-8") as file:
+        totals = list(csv.DictReader(file))
+    assert len(totals) == 12
+    assert sum(int(row["points"]) for row in totals) == sum(scores(whole).values())
     page = (whole / "students" / "untouched.html").read_text(encoding="utf-8")
     assert "emitted" in page
     assert "What its law looks like: it answers as the file that was handed out" in page

@@ -10,6 +10,9 @@ import nbformat
 import pytest
 
 from specedu.grade.loading import load_module
+from specedu.labs import NotYet
+from specedu.labs.lab01 import check_rate, check_residual
+from specedu.theory.settings import PAIRS
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = ROOT / "labs"
@@ -85,3 +88,13 @@ def test_a_solution_without_a_stub_leaves_a_line_that_raises() -> None:
     text = "def f():\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION\n"
     assert make.split(text, student=True) == f"def f():\n    {make.YOURS}\n"
     assert make.split(text, student=False) == "def f():\n    return 1\n"
+
+
+def test_a_blank_is_told_from_a_wrong_answer(capsys: pytest.CaptureFixture) -> None:
+    for wrong in (
+        lambda: check_rate(..., *PAIRS[2][0]),
+        lambda: check_residual(lambda p, q: None),
+    ):
+        with pytest.raises(NotYet):
+            wrong()
+        assert "not filled in yet" in capsys.readouterr().out
