@@ -57,6 +57,13 @@ def opened(browser: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_no_table_is_left_as_its_source(page):
+    """Cells that give Markdown are rendered with the extensions that their text needs."""
+    text = (BUILT / f"{page}.html").read_text(encoding="utf-8")
+    assert "<p>| " not in text
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_asks_for_nothing_outside_and_prints_no_error(opened, page):
     tab = opened(page)
     assert tab.wrong == []
