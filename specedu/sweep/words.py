@@ -75,9 +75,9 @@ def best_kappa(found: Sequence[Line]) -> list[str]:
         clear = gain.low > ordered[-2].points[0].gain.high
         verb = "is best" if clear else "is best, not clearly,"
         words.append(
-            f"{backend}, {model}, temperature {temperature:g}, {kind}: of {method}'s draft lengths "
-            f"{', '.join(str(k) for k in sorted(line.kappa for line in of))} {best.kappa} {verb} "
-            f"at {requests(batch)}: {gain}."
+            f"{backend}, {model}, temperature {temperature:g}, {kind}: {method} with kappa "
+            f"{best.kappa} {verb} of {', '.join(map(str, sorted(line.kappa for line in of)))} at "
+            f"{requests(batch)}: {gain}."
         )
     return words
 
