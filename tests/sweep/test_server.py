@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from specedu.sweep.backends import BackendError
 from specedu.sweep.grid import Grid, parse
 from specedu.sweep.recorder import DONE, FAILED, Recorder
 from specedu.sweep.run import run
-from specedu.sweep.server_backend import ServerBackend
+from specedu.sweep.server_backend import ServerBackend, end
 
 GRID = """
 tokens: 12
@@ -214,3 +216,36 @@ def test_servers_are_started_in_turn_and_ended(tmp_path: Path) -> None:
 def test_a_server_that_does_not_start_says_why(tmp_path: Path, command: str, reason: str) -> None:
     records = swept(commands(tmp_path, command.replace("python", sys.executable)), tmp_path)
     assert {r.state for r in records} == {FAILED} and all(reason in r.reason for r in records)
+
+
+LEADER = """
+import subprocess, sys, time
+child = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "print(flush=True); time.sleep(60)"
+)
+worker = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE)
+worker.stdout.readline()
+print(worker.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_outlives_a_server_is_ended_too() -> None:
+    leader = subprocess.Popen([sys.executable, "-c", LEADER], stdout=subprocess.PIPE, text=True,
+                              start_new_session=True)  # fmt: skip
+    worker = int(leader.stdout.readline())
+    end(leader)
+    leader.stdout.close()
+    until = time.monotonic() + 10
+    while running(worker) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not running(worker)
+
+
+def running(pid: int) -> bool:
+    """Return whether a process is there, and no zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
