@@ -19,18 +19,24 @@ from loop import Generate, Settings, serve
 from write_gguf import gguf_file
 
 
-def load(settings: Settings) -> Generate:
+def parameters(folder: Path, threads: int, kappa: int, suffix: int) -> xllamacpp.CommonParams:
+    """Return what a server of a checkpoint is given; no drafts where kappa is 0."""
     params = xllamacpp.CommonParams()
-    params.model.path = str(gguf_file(Path(settings.model)))
-    params.n_ctx = 2048
-    params.n_parallel = 1
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings.threads
-    params.cache_ram_mib = 0
-    if settings.kappa:
+    params.model.path = str(gguf_file(folder))
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    if kappa:
         kinds = xllamacpp.common_speculative_type
         params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-        params.speculative.ngram_simple.size_n = settings.lookup[1]
-        params.speculative.ngram_simple.size_m = settings.kappa
+        params.speculative.ngram_simple.size_n = suffix
+        params.speculative.ngram_simple.size_m = kappa
+    return params
+
+
+def load(settings: Settings) -> Generate:
+    params = parameters(Path(settings.model), settings.threads, settings.kappa, settings.lookup[1])
+    params.n_ctx = 2048
+    params.n_parallel = 1
+    params.cache_ram_mib = 0
     server = xllamacpp.Server(params)
 
     def generate(token_ids: list[int], max_tokens: int) -> list[int]:

@@ -14,7 +14,7 @@ import signal
 from pathlib import Path
 
 import xllamacpp
-from write_gguf import gguf_file
+from llama_engine import parameters
 
 CONTEXT, REQUESTS = 1024, 4  # of each, and how many at once
 
@@ -27,17 +27,10 @@ def main() -> None:
     parser.add_argument("--suffix", type=int, default=4, help="tokens that must occur before")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    params = xllamacpp.CommonParams()
-    params.model.path = str(gguf_file(arguments.folder))
+    params = parameters(arguments.folder, arguments.threads, arguments.kappa, arguments.suffix)
     params.model_alias = {arguments.folder.name}
     params.port = arguments.port
     params.n_ctx, params.n_parallel = CONTEXT * REQUESTS, REQUESTS
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = arguments.threads
-    if arguments.kappa:
-        kinds = xllamacpp.common_speculative_type
-        params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-        params.speculative.ngram_simple.size_n = arguments.suffix
-        params.speculative.ngram_simple.size_m = arguments.kappa
     server = xllamacpp.Server(params)
     print(f"llama.cpp serves {arguments.folder.name} at {server.listening_address}", flush=True)
     signal.pause()

@@ -261,7 +261,7 @@ class LlamaModel:
         attended = torch.zeros(len(residual.x), self.heads * self.head_dim, dtype=self.dtype)
         slots = cache.flatten(1, 2)
         spans = self._spans(batch, slots, cache.shape[2], attended)
-        written = run_of(batch.slot_mapping)
+        written = run_of(batch.slot_mapping.tolist())
         places = slots[:, written].unbind() if written else None
         for i, (layer, entries) in enumerate(zip(self.layers, slots.unbind(), strict=True)):
             normed = residual.normed(layer.attention_norm, self.dtype)
@@ -429,22 +429,20 @@ def slots_of(blocks: Sequence[int], length: int, block_size: int) -> slice | tor
         >>> slots_of([4, 5], 3, 2), slots_of([6, 4], 3, 2)
         (slice(8, 11, None), tensor([12, 13,  8]))
     """
-    first = blocks[0]
-    if list(blocks) == list(range(first, first + len(blocks))):
-        return slice(first * block_size, first * block_size + length)
+    if run := run_of(blocks):
+        return slice(run.start * block_size, run.start * block_size + length)
     starts = torch.tensor(blocks)[:, None] * block_size
     return (starts + torch.arange(block_size)).flatten()[:length]
 
 
-def run_of(slots: torch.Tensor) -> slice | None:
-    """Return slots that run upwards without a gap as a slice, None where they do not.
+def run_of(ids: Sequence[int]) -> slice | None:
+    """Return ids that run upwards without a gap as a slice, None where they do not.
 
     Example:
-        >>> run_of(torch.tensor([4, 5, 6])), run_of(torch.tensor([4, 6]))
+        >>> run_of([4, 5, 6]), run_of([4, 6])
         (slice(4, 7, None), None)
     """
-    ids = slots.tolist()
-    if ids and ids == list(range(ids[0], ids[0] + len(ids))):
+    if ids and list(ids) == list(range(ids[0], ids[0] + len(ids))):
         return slice(ids[0], ids[0] + len(ids))
     return None
 
